@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Prepares this checkout: `tools/setup.sh local` for serving, `tools/setup.sh dev` for working on it as well.
+#
+# Checks what the machine must bring, makes `.venv`, installs what is locked, builds the Rust extension in release and
+# the example models. Whatever is there already and unchanged is left alone, so that a second call takes a moment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tools/step.sh
+set_of_packages=${1:-local}
+
+usable_python() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.14 python3 python}; do
+        if usable_python "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    for candidate in python3.14 python3.13 python3.12 python3.11 python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            stop "$candidate cannot make virtual environments; install its venv module (Debian, Ubuntu: apt install python3-venv)."
+        fi
+    done
+    stop "needs Python 3.11 to 3.14; install one (Debian, Ubuntu: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3."
+}
+
+check_rust() {
+    local version major minor
+    command -v cargo >/dev/null ||
+        stop "needs Rust 1.88 or newer and found no cargo; install it with rustup (https://rustup.rs), or put ~/.cargo/bin on PATH."
+    version=$(cargo --version 2>&1) || stop "cargo does not run: $version"
+    version=${version#cargo }
+    major=${version%%.*}
+    minor=${version#*.}
+    minor=${minor%%.*}
+    if [ "$major" -eq 1 ] && [ "$minor" -lt 88 ]; then
+        stop "needs Rust 1.88 or newer and found ${version%% *}; run: rustup update stable."
+    fi
+    command -v cc >/dev/null || stop "needs a C compiler to link with (Debian, Ubuntu: apt install build-essential)."
+}
+
+make_environment() {
+    local python
+    if ! usable_python .venv/bin/python; then
+        python=$(find_python)
+        step "Make .venv with $("$python" --version)" "$python" -m venv --clear .venv
+    fi
+}
+
+install_packages() {
+    local lock="requirements/$set_of_packages.txt" print
+    print=$(cksum "$lock" requirements/bootstrap.txt)
+    # What serves a developer serves `make up`: its set holds the smaller one.
+    unchanged "$set_of_packages" "$print" || unchanged dev "$(cksum requirements/dev.txt requirements/bootstrap.txt)" || {
+        [ -x .venv/bin/uv ] ||
+            step "Install uv" .venv/bin/python -m pip install --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+        step "Install packages ($set_of_packages)" .venv/bin/uv pip install --python .venv/bin/python --require-hashes -r "$lock"
+        mark "$set_of_packages" "$print"
+    }
+    print=$(cksum pyproject.toml)
+    unchanged headrace "$print" || {
+        step "Install headrace (editable)" \
+            .venv/bin/uv pip install --python .venv/bin/python --no-deps --no-build-isolation --editable .
+        mark headrace "$print"
+    }
+}
+
+build_extension() {
+    rm -rf build/wheels
+    .venv/bin/maturin build --release --manifest-path batcher-rs/python/Cargo.toml --interpreter .venv/bin/python --out build/wheels
+    .venv/bin/uv pip install --python .venv/bin/python --no-deps --force-reinstall build/wheels/*.whl
+}
+
+install_extension() {
+    local print
+    print=$(fingerprint Cargo.toml Cargo.lock batcher-rs)
+    unchanged extension "$print" || {
+        step "Build the Rust extension" build_extension
+        mark extension "$print"
+    }
+}
+
+build_models() {
+    local print
+    print=$(fingerprint examples/models requirements/models.txt)
+    { unchanged models "$print" && [ -d models ]; } || {
+        step "Build the example models" .venv/bin/python examples/models/build.py --out models
+        mark models "$print"
+    }
+}
+
+check_rust
+mkdir -p build
+# Two calls at once in one checkout take turns; the second then finds all done.
+exec 9>build/setup.lock
+flock 9
+make_environment
+install_packages
+install_extension
+build_models
