@@ -1,0 +1,67 @@
+"""The base of every service's settings: frozen, documented where declared, read once.
+
+Values come from flags (`--drain-timeout 20s`) and then from the environment (`HEADRACE_WORKER_DRAIN_TIMEOUT=20s`).
+A variable with a service's prefix that names no setting is reported with the nearest name that does.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?\s*")
+_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+
+# Kubernetes puts a variable for each Service into every pod; a Service named `headrace-worker` must not look like a typo.
+_KUBERNETES: Final = re.compile(r".*(_SERVICE_(HOST|PORT.*)|_PORT(_\d+_(TCP|UDP|SCTP).*)?)")
+
+
+def parse_duration(value: Any) -> Any:
+    """Reads `250ms`, `30s`, `2m`, `1h`, or a bare number of seconds; leaves everything else to pydantic."""
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
+    if isinstance(value, int | float):
+        return timedelta(seconds=value)
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+"""A length of time in settings."""
+
+
+class Settings(BaseSettings):
+    """Settings that every service has in common declare themselves in a subclass, with a docstring each."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_avoid_json=True,
+        cli_hide_none_type=True,
+    )
+
+
+def nearest(name: str, *, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def unknown_variables(settings: type[Settings], *, environ: Mapping[str, str]) -> list[str]:
+    """One sentence for each variable that has the service's prefix and names no setting."""
+    prefix = settings.model_config.get("env_prefix", "")
+    known = {f"{prefix}{name.upper()}" for name in settings.model_fields}
+    sentences: list[str] = []
+    for name in sorted(environ):
+        if not name.startswith(prefix) or name in known or _KUBERNETES.fullmatch(name):
+            continue
+        meant = nearest(name, known=known)
+        sentences.append(f"{name} is no setting" + (f"; did you mean {meant}?" if meant else ""))
+    return sentences
