@@ -32,6 +32,7 @@ pub fn coalesce<T>(io: T) -> (CoalescingIo<T>, Flusher<T>) {
         io,
         pending: Vec::new(),
         written: 0,
+        received: 0,
     }));
     (
         CoalescingIo {
@@ -59,6 +60,7 @@ struct Buffered<T> {
     io: T,
     pending: Vec<u8>,
     written: usize,
+    received: u64,
 }
 
 impl<T: AsyncWrite + Unpin> Buffered<T> {
@@ -99,6 +101,11 @@ impl<T: AsyncWrite + Unpin> Flusher<T> {
         shared.drain(cx)
     }
 
+    /// Counts the reads that brought something: a peer that sends is alive.
+    pub fn received(&self) -> u64 {
+        self.shared.lock().received
+    }
+
     /// Bytes held back now, for a peer that does not read.
     pub fn held_back(&self) -> usize {
         let shared = self.shared.lock();
@@ -112,7 +119,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for CoalescingIo<T> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.shared.lock().io).poll_read(cx, buf)
+        let mut shared = self.shared.lock();
+        let before = buf.filled().len();
+        let read = Pin::new(&mut shared.io).poll_read(cx, buf);
+        shared.received += u64::from(buf.filled().len() > before);
+        read
     }
 }
 

@@ -1,0 +1,208 @@
+//! Moves one direction of a call: DATA and trailers from one stream to another, never faster than the second takes them.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::{RecvStream, SendStream};
+
+use super::soften_trailers;
+use crate::compress::too_large;
+use crate::status::Status;
+
+/// Why a direction stopped before its end.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The sender ended it.
+    From(h2::Error),
+    /// The receiver did.
+    To,
+    /// A message is larger than allowed.
+    TooLarge(Status),
+}
+
+/// One direction of a call.
+pub(crate) struct Pump {
+    from: RecvStream,
+    to: SendStream<Bytes>,
+    /// What was received and not yet taken by the next hop, and whether the sender has nothing more.
+    held: Bytes,
+    meter: Meter,
+    answer: bool,
+}
+
+impl Pump {
+    pub(crate) fn new(from: RecvStream, to: SendStream<Bytes>, max_message_bytes: usize) -> Self {
+        Self {
+            from,
+            to,
+            held: Bytes::new(),
+            meter: Meter::new(max_message_bytes),
+            answer: false,
+        }
+    }
+
+    /// This direction is an answer: it ends in trailers with a status.
+    pub(crate) fn ending_in_trailers(mut self) -> Self {
+        self.answer = true;
+        self
+    }
+
+    /// Starts with bytes that were received before; they count against the sender's flow control until they are sent.
+    pub(crate) fn starting_with(mut self, already: Bytes) -> Self {
+        self.held = already;
+        self
+    }
+
+    /// Where this direction goes.
+    pub(crate) fn to(&mut self) -> &mut SendStream<Bytes> {
+        &mut self.to
+    }
+
+    /// Moves what can be moved; ready at the end of this direction.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        loop {
+            if self.held.has_remaining() {
+                ready!(self.poll_send(cx))?;
+                if self.from.is_end_stream() && !self.answer {
+                    return Poll::Ready(Ok(()));
+                }
+                continue;
+            }
+            match ready!(self.from.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    self.meter.feed(&data).map_err(Broken::TooLarge)?;
+                    self.held = data;
+                    if self.held.is_empty() && self.from.is_end_stream() && !self.answer {
+                        return Poll::Ready(
+                            self.to
+                                .send_data(Bytes::new(), true)
+                                .map_err(|_| Broken::To),
+                        );
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Err(Broken::From(error))),
+                None => return self.poll_finish(cx),
+            }
+        }
+    }
+
+    /// Sends what the next hop has room for, and gives as much back to the hop before.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        while self.held.has_remaining() {
+            let wanted = self.held.len();
+            self.to.reserve_capacity(wanted);
+            let mut room = self.to.capacity();
+            while room == 0 {
+                match ready!(self.to.poll_capacity(cx)) {
+                    Some(Ok(capacity)) => room = capacity,
+                    Some(Err(_)) | None => return Poll::Ready(Err(Broken::To)),
+                }
+            }
+            let part = self.held.split_to(room.min(wanted));
+            let sent = part.len();
+            let last = self.held.is_empty() && self.from.is_end_stream() && !self.answer;
+            self.to.send_data(part, last).map_err(|_| Broken::To)?;
+            // Fails only for a stream that is over, and then nobody waits for room.
+            let _ = self.from.flow_control().release_capacity(sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        let trailing = match ready!(self.from.poll_trailers(cx)) {
+            Ok(trailing) => trailing,
+            Err(error) => return Poll::Ready(Err(Broken::From(error))),
+        };
+        let sent = if self.answer {
+            self.to.send_trailers(soften_trailers(trailing))
+        } else {
+            match trailing {
+                Some(trailing) => self.to.send_trailers(trailing),
+                None => self.to.send_data(Bytes::new(), true),
+            }
+        };
+        Poll::Ready(sent.map_err(|_| Broken::To))
+    }
+}
+
+/// Reads the lengths of gRPC's frames as they pass, wherever the chunks are cut.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    longest: usize,
+    prefix: [u8; 5],
+    seen: usize,
+    left: usize,
+}
+
+impl Meter {
+    pub(crate) fn new(longest: usize) -> Self {
+        Self {
+            longest,
+            prefix: [0; 5],
+            seen: 0,
+            left: 0,
+        }
+    }
+
+    /// Takes note of the next bytes; an error as soon as a prefix announces too much.
+    pub(crate) fn feed(&mut self, mut data: &[u8]) -> Result<(), Status> {
+        while !data.is_empty() {
+            if self.left > 0 {
+                let skip = self.left.min(data.len());
+                self.left -= skip;
+                data = &data[skip..];
+                continue;
+            }
+            let take = (5 - self.seen).min(data.len());
+            self.prefix[self.seen..self.seen + take].copy_from_slice(&data[..take]);
+            self.seen += take;
+            data = &data[take..];
+            if self.seen == 5 {
+                self.seen = 0;
+                self.left = (&self.prefix[1..]).get_u32() as usize;
+                if self.left > self.longest {
+                    return Err(too_large(self.left, self.longest));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(length: u32) -> Vec<u8> {
+        let mut frame = vec![0];
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.resize(5 + length as usize, 7);
+        frame
+    }
+
+    #[test]
+    fn a_length_over_the_limit_is_found_wherever_the_chunks_are_cut() {
+        let mut bytes = frame(10);
+        bytes.extend(frame(0));
+        bytes.extend(frame(11));
+        for chunk in 1..bytes.len() {
+            let mut meter = Meter::new(10);
+            let refused = bytes
+                .chunks(chunk)
+                .find_map(|part| meter.feed(part).err())
+                .unwrap();
+            assert_eq!(refused.reason, "MESSAGE_TOO_LARGE");
+            assert!(
+                refused.message.contains("11") && refused.message.contains("max_message_bytes")
+            );
+        }
+    }
+
+    #[test]
+    fn messages_up_to_the_limit_pass() {
+        let mut meter = Meter::new(10);
+        for part in frame(10).iter().chain(&frame(0)).chain(&frame(10)) {
+            meter.feed(std::slice::from_ref(part)).unwrap();
+        }
+    }
+}
