@@ -1,0 +1,2 @@
+//! Placeholder replaced before the benchmark's commit.
+fn main() {}
