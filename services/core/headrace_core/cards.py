@@ -6,8 +6,6 @@ class names". The card is written by hand under `card:` in the model's `model.ya
 `docs/model-cards.md` describes every field with examples.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -118,8 +116,6 @@ class EmbeddingOutput(_Part):
     """The output with the vectors. Empty: the model's first output."""
 
 
-
-
 class Card(_Part):
     """How people feed this model and read its answers."""
 
@@ -129,7 +125,7 @@ class Card(_Part):
     input: Annotated[ImageInput | TextInput | FileInput, Field(discriminator="kind")] | None = None
     output: Annotated[ClassesOutput | EmbeddingOutput, Field(discriminator="kind")] | None = None
 
-    def delivered(self, folder: Path) -> Card:
+    def delivered(self, folder: Path) -> "Card":
         """The card as it travels: a label file's lines in place of its name, or none if they are too large.
 
         `folder` is the model's own; a label file outside it is refused.
