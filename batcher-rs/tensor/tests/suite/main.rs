@@ -1,0 +1,9 @@
+//! The crate from outside: messages are built and read by prost, which shares no code with it.
+
+mod admission;
+mod batches;
+mod messages;
+mod parsing;
+mod peeking;
+mod replies;
+mod typed;
