@@ -21,13 +21,11 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
     ///
     /// Overdue entries give up their places first, and cancelled ones do when the queue is full.
     pub fn push(&mut self, entry: Entry<T, K>, now: Instant) -> Result<(), Refused<T, K>> {
-        match self.refusal(&entry, now) {
-            Some(why) => Err(Refused { entry, why }),
-            None => {
-                self.room.push(entry);
-                Ok(())
-            }
+        if let Some(why) = self.refusal(&entry, now) {
+            return Err(Refused { entry, why });
         }
+        self.room.push(entry);
+        Ok(())
     }
 
     fn refusal(&mut self, entry: &Entry<T, K>, now: Instant) -> Option<Refusal> {

@@ -32,10 +32,10 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
             let chosen = if waits {
                 self.due(now)
             } else {
-                Ok(self.room.pick().map(|next| (next, Why::Idle)))
+                Ok(self.room.pick().map(|key| (key, Why::Idle)))
             };
             let next = match chosen {
-                Ok(Some((next, why))) => match self.fill(next, why, now) {
+                Ok(Some((key, why))) => match self.fill(key, why, now) {
                     Some(batch) => Next::Run(batch),
                     None => continue,
                 },
@@ -51,10 +51,10 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         }
     }
 
-    /// The key whose wait for company is over, as rank and key, or the time when the first one's will be.
+    /// The key whose wait for company is over, or the time when the first one's will be.
     /// Looks at every sub-queue: delays are for models with few keys.
-    fn due(&mut self, now: Instant) -> Result<Option<((usize, u32), Why)>, Instant> {
-        let mut first: Option<(u32, u64, (u32, u32), Why)> = None;
+    fn due(&mut self, now: Instant) -> Result<Option<(u32, Why)>, Instant> {
+        let mut first: Option<(u32, u64, u32, Why)> = None;
         let mut until: Option<Instant> = None;
         for sub in self.room.subs() {
             let Some((seq, entry)) = sub.front() else {
@@ -75,13 +75,13 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
                 .as_ref()
                 .is_none_or(|&(p, s, ..)| (priority, seq) < (p, s))
             {
-                first = Some((priority, seq, (sub.level, sub.key), why));
+                first = Some((priority, seq, sub.key, why));
             }
         }
-        if let Some((_, _, (level, key), why)) = first {
-            return Ok(Some(((self.room.rank_of(level), key), why)));
+        if let Some((_, _, key, why)) = first {
+            return Ok(Some((key, why)));
         }
-        if let Some((deadline, arrived, key, level)) = self.room.most_pressed() {
+        if let Some((deadline, arrived, key)) = self.room.most_pressed() {
             let rows = self.room.rows_of(key).clamp(1, u64::from(u32::MAX)) as u32;
             let run = self.costs.curve(self.room.key(key)).run_at_worst(rows);
             // Without knowledge of the cost half of its time is as good a guess as any.
@@ -92,15 +92,15 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
                 deadline.checked_sub(run + MARGIN).unwrap_or(now)
             };
             if latest <= now {
-                return Ok(Some(((self.room.rank_of(level), key), Why::Deadline)));
+                return Ok(Some((key, Why::Deadline)));
             }
             until = Some(until.map_or(latest, |at| at.min(latest)));
         }
         until.map_or(Ok(None), Err)
     }
 
-    /// Forms a batch with this key from this place in the order of urgency on. None: all that was there was dead.
-    fn fill(&mut self, (rank, key): (usize, u32), cause: Why, now: Instant) -> Option<Batch<T, K>> {
+    /// Forms a batch with this key. None: all that was there was dead.
+    fn fill(&mut self, key: u32, cause: Why, now: Instant) -> Option<Batch<T, K>> {
         let name = self.room.key(key).clone();
         let waiting = self.room.rows_of(key);
         let mut limit = match (self.policy.batching, self.policy.learn_costs) {
@@ -121,7 +121,7 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         let mut rows = 0_u32;
         let mut earliest: Option<Instant> = None;
         let mut why = cause;
-        'levels: for rank in rank..self.room.ranks() {
+        'levels: for rank in 0..self.room.ranks() {
             while let Some((sub, entry)) = self.room.next_of(rank, key) {
                 let late = match entry.deadline {
                     _ if entry.payload.is_cancelled() => true,
@@ -162,6 +162,9 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
                     }
                 }
                 earliest = [earliest, entry.deadline].into_iter().flatten().min();
+                if entries.is_empty() {
+                    self.room.serve(sub);
+                }
                 rows = grown;
                 entries.push(self.room.take(sub, true));
                 if rows >= limit {

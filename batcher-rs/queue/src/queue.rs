@@ -100,11 +100,17 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
 
     /// The batch of this ticket has ended. Its time is learnt if `ok`; a failed run says nothing about the cost.
     pub fn finished(&mut self, ticket: Ticket<K>, now: Instant, ok: bool) {
-        let known = self.running.finish(ticket.id);
+        let Ticket {
+            key,
+            rows,
+            started,
+            id,
+        } = ticket;
+        let known = self.running.finish(id);
         debug_assert!(known, "a ticket of another queue");
         if ok && known {
-            let took = now.saturating_duration_since(ticket.started);
-            self.costs.observe(&ticket.key, ticket.rows, took, now);
+            let took = now.saturating_duration_since(started);
+            self.costs.observe(&key, rows, took, now);
         }
     }
 

@@ -263,8 +263,7 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
     }
 
     /// The key that runs next: the most urgent priority, its flow that is furthest behind, that flow's oldest entry.
-    /// Gives the place in the order of urgency and the key.
-    pub(crate) fn pick(&mut self) -> Option<(usize, u32)> {
+    pub(crate) fn pick(&mut self) -> Option<u32> {
         let Self {
             subs,
             flows,
@@ -290,7 +289,6 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
         }
         let flow =
             &mut flows[first.expect("a level with entries has a flow with entries") as usize];
-        level.time = level.time.max(flow.tag);
         loop {
             let stretch = *flow
                 .order
@@ -303,23 +301,22 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
                 .front()
                 .is_some_and(|slot| slot.seq <= stretch.last)
             {
-                return Some((rank, sub.key));
+                return Some(sub.key);
             }
             flow.order.pop_front();
         }
     }
 
-    /// Places in the order of urgency from `rank` on that could have entries.
+    /// Number of priorities; places in the order of urgency count from 0.
     pub(crate) fn ranks(&self) -> usize {
         self.urgency.len()
     }
 
-    /// Place of a priority in the order of urgency.
-    pub(crate) fn rank_of(&self, level: u32) -> usize {
-        self.urgency
-            .iter()
-            .position(|&at| at == level)
-            .expect("each level has a place")
+    /// Moves the virtual time on to that of the flow that a batch is formed for.
+    pub(crate) fn serve(&mut self, sub: u32) {
+        let sub = &self.subs[sub as usize];
+        let level = &mut self.levels[sub.level as usize];
+        level.time = level.time.max(self.flows[sub.flow as usize].tag);
     }
 
     /// The sub-queue whose entry with this key is next at this place in the order of urgency, and that entry.
@@ -422,8 +419,8 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
         self.deadlines.earliest().map(|(at, _)| at)
     }
 
-    /// The entry with the earliest deadline: that deadline, its arrival, its key and its level.
-    pub(crate) fn most_pressed(&mut self) -> Option<(Instant, Instant, u32, u32)> {
+    /// The entry with the earliest deadline: that deadline, its arrival and its key.
+    pub(crate) fn most_pressed(&mut self) -> Option<(Instant, Instant, u32)> {
         loop {
             let (deadline, (seq, sub)) = self.deadlines.earliest()?;
             let state = &self.subs[sub as usize];
@@ -431,7 +428,7 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
                 .find(seq)
                 .and_then(|at| state.queue[at].entry.as_ref())
             {
-                return Some((deadline, entry.arrived, state.key, state.level));
+                return Some((deadline, entry.arrived, state.key));
             }
             self.deadlines.pop();
         }
