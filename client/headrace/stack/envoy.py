@@ -5,8 +5,6 @@ reads the settings as JSON from standard input and prints the configuration, for
 The template is `deploy/compose/envoy/envoy.yaml.j2`; a wheel carries it beside this file.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import sys
 from collections.abc import Iterable
@@ -85,9 +83,14 @@ class EnvoySettings(BaseModel):
 def render(settings: EnvoySettings) -> str:
     """The configuration as YAML text. Raises `ModuleNotFoundError` without Jinja2."""
     # Imported here: the client is usable without Jinja2, only the local stack needs it.
-    import jinja2
+    import jinja2  # noqa: PLC0415
 
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    # The output is YAML, whose quoting `tojson` does; HTML's escapes would be wrong in it.
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701
+        keep_trailing_newline=True,
+    )
     template = _IN_WHEEL if _IN_WHEEL.exists() else _IN_CHECKOUT
     source = environment.from_string(template.read_text(encoding="utf-8"))
     return source.render(s=settings, discovery=_discovery)
