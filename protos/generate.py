@@ -69,7 +69,8 @@ def rewrite(text: str, *, packages: list[str]) -> str:
         ours = f"{PACKAGE}.{package.removeprefix(OWN_PREFIX)}"
         text = re.sub(rf"^from {re.escape(package)} import ", f"from {ours} import ", text, flags=re.MULTILINE)
     text = text.replace(
-        "from google.protobuf import descriptor_pool as _descriptor_pool\n", f"from {PACKAGE}.pool import POOL as _POOL\n"
+        "from google.protobuf import descriptor_pool as _descriptor_pool\n",
+        f"from {PACKAGE}.pool import POOL as _POOL\n",
     )
     return text.replace("_descriptor_pool.Default()", "_POOL")
 

@@ -42,8 +42,10 @@ def unpack_wheels() -> Path:
     with tempfile.TemporaryDirectory(dir=WHEELS) as scratch:
         target = Path(scratch) / "files"
         subprocess.run(
-            [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable]
-            + ["--no-deps", "--require-hashes", "--target", str(target), "--requirement", str(REQUIREMENTS)],
+            [
+                *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", sys.executable),
+                *("--no-deps", "--require-hashes", "--target", str(target), "--requirement", str(REQUIREMENTS)),
+            ],
             check=True,
         )
         target.rename(folder)

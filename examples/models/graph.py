@@ -1,9 +1,9 @@
 """Writes ONNX graphs node by node: the little that the builders here need of `onnx.helper`.
 
-    graph = Graph("relu")
-    x = graph.input("x", TensorProto.FLOAT, ["batch", 4])
-    graph.output(graph.add("Relu", x, name="y"), TensorProto.FLOAT, ["batch", 4])
-    graph.save(path, opset=21)
+graph = Graph("relu")
+x = graph.input("x", TensorProto.FLOAT, ["batch", 4])
+graph.output(graph.add("Relu", x, name="y"), TensorProto.FLOAT, ["batch", 4])
+graph.save(path, opset=21)
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Graph:
             self._weights[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(np.shape(array)), name)
         return name
 
-    def add(self, operator: str, *inputs: str, name: str, **attributes: object) -> str:
+    def add(self, operator: str, *inputs: str, name: str, **attributes: Any) -> str:
         """Appends a node with one output, which bears the node's name."""
         self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
         return name
@@ -58,7 +58,9 @@ class Graph:
         graph = helper.make_graph(
             self._nodes, self._name, self._inputs, self._outputs, initializer=list(self._weights.values())
         )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="headrace-examples")
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="headrace-examples"
+        )
         model.ir_version = IR_VERSION
         onnx.checker.check_model(model, full_check=True)
         onnx.save(model, path)

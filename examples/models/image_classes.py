@@ -135,7 +135,8 @@ class Network:
         """A convolution with its batch normalisation folded in, followed by ReLU6 if `bounded`."""
         graph = self._graph
         scale, shift, mean, variance = (
-            self._weights[f"{norm}.{part}"].astype(np.float64) for part in ("weight", "bias", "running_mean", "running_var")
+            self._weights[f"{norm}.{part}"].astype(np.float64)
+            for part in ("weight", "bias", "running_mean", "running_var")
         )
         factor = scale / np.sqrt(variance + NORM_EPSILON)
         kernel = self._weights[conv + ".weight"].astype(np.float64) * factor[:, None, None, None]
@@ -152,4 +153,6 @@ class Network:
         )
         if not bounded:
             return x
-        return graph.add("Clip", x, graph.weight("zero", np.float32(0)), graph.weight("six", np.float32(6)), name=name + ".relu6")
+        return graph.add(
+            "Clip", x, graph.weight("zero", np.float32(0)), graph.weight("six", np.float32(6)), name=name + ".relu6"
+        )

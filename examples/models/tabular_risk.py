@@ -36,6 +36,8 @@ def build(_wheels: Path, folder: Path) -> None:
         target_opset=21,
         name=NAME,
     )
+    # The converter lists them in the order of a set, which differs between runs.
+    model.opset_import.sort(key=lambda opset: opset.domain)
     (folder / "1").mkdir()
     (folder / "1" / "model.onnx").write_bytes(model.SerializeToString())
     (folder / "model.yaml").write_text(f"""\

@@ -63,7 +63,10 @@ class Encoder:
         graph = self._graph
         ids = graph.input("input_ids", TensorProto.INT64, ["batch", "sequence"])
         mask = graph.add(
-            "Cast", graph.input("attention_mask", TensorProto.INT64, ["batch", "sequence"]), name="mask", to=TensorProto.FLOAT
+            "Cast",
+            graph.input("attention_mask", TensorProto.INT64, ["batch", "sequence"]),
+            name="mask",
+            to=TensorProto.FLOAT,
         )
         x = self._embed(ids)
         bias = self._attention_bias(mask)
@@ -78,7 +81,9 @@ class Encoder:
         words = graph.add("Gather", self._weight(prefix + "word_embeddings.weight"), ids, name="words")
         length = graph.add("Shape", ids, name="length", start=1, end=2)
         table = self._weight(prefix + "position_embeddings.weight")
-        positions = graph.add("Slice", table, self._ints("from", [0]), length, self._ints("axis_0", [0]), name="positions")
+        positions = graph.add(
+            "Slice", table, self._ints("from", [0]), length, self._ints("axis_0", [0]), name="positions"
+        )
         segment = graph.weight("segment", self._weights[prefix + "token_type_embeddings.weight"][0])
         x = graph.add("Add", words, positions, name="words_positions")
         return self._norm(graph.add("Add", x, segment, name="embedded"), prefix + "LayerNorm")
@@ -117,7 +122,9 @@ class Encoder:
         shares = graph.add("Softmax", scores, name=prefix + "shares", axis=-1)
         context = graph.add("MatMul", shares, values, name=prefix + "context")
         context = graph.add("Transpose", context, name=prefix + "context.turned", perm=[0, 2, 1, 3])
-        return graph.add("Reshape", context, self._ints("join_heads", [0, 0, self._hidden]), name=prefix + "context.joined")
+        return graph.add(
+            "Reshape", context, self._ints("join_heads", [0, 0, self._hidden]), name=prefix + "context.joined"
+        )
 
     def _pool(self, x: str, mask: str) -> str:
         """The mean of the tokens that are there, scaled to length one: B×H."""
@@ -126,11 +133,15 @@ class Encoder:
         wide = graph.add("Unsqueeze", mask, self._ints("axis_2", [2]), name="mask_wide")
         total = graph.add("ReduceSum", graph.add("Mul", x, wide, name="kept"), axis, name="total", keepdims=0)
         mean = graph.add("Div", total, graph.add("ReduceSum", mask, axis, name="tokens", keepdims=1), name="mean")
-        return graph.add("Div", mean, graph.add("ReduceL2", mean, axis, name="norm", keepdims=1), name="sentence_embedding")
+        return graph.add(
+            "Div", mean, graph.add("ReduceL2", mean, axis, name="norm", keepdims=1), name="sentence_embedding"
+        )
 
     def _linear(self, x: str, name: str) -> str:
         graph = self._graph
-        product = graph.add("MatMul", x, graph.weight(name + ".weight", self._weights[name + ".weight"].T), name=name + ".product")
+        product = graph.add(
+            "MatMul", x, graph.weight(name + ".weight", self._weights[name + ".weight"].T), name=name + ".product"
+        )
         return graph.add("Add", product, self._weight(name + ".bias"), name=name)
 
     def _norm(self, x: str, name: str) -> str:

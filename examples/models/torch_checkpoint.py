@@ -43,7 +43,7 @@ class StateUnpickler(pickle.Unpickler):
         super().__init__(file)
         self.dtypes: dict[str, np.dtype[Any]] = {}
 
-    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - what pickle asks for is a class or a function
+    def find_class(self, module: str, name: str) -> Any:
         """What stands for a global name in the pickle."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return rebuild_tensor
@@ -54,14 +54,16 @@ class StateUnpickler(pickle.Unpickler):
         msg = f"a checkpoint of weights has no use for {module}.{name}"
         raise pickle.UnpicklingError(msg)
 
-    def persistent_load(self, reference: Any) -> str:  # noqa: ANN401 - whatever the file holds
+    def persistent_load(self, reference: Any) -> str:
         """The key of a storage, whose element type is noted."""
         _kind, dtype, key, _location, _elements, *_view = reference
         self.dtypes[key] = dtype
         return str(key)
 
 
-def rebuild_tensor(storage: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_rest: object) -> Tensor:
+def rebuild_tensor(
+    storage: str, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_rest: object
+) -> Tensor:
     """Stands for `torch._utils._rebuild_tensor_v2`."""
     return Tensor(storage, offset, shape, strides)
 
