@@ -1,5 +1,15 @@
 //! The HTTP/2 half of every service: hot methods, pass-through, deadlines and errors, on `h2` directly.
 
+pub mod body;
+pub mod compress;
+pub mod config;
 pub mod deadline;
 pub mod io;
+mod fallback;
+mod keepalive;
+pub mod relay;
+mod send;
+pub mod server;
 pub mod status;
+pub mod upstream;
+pub mod worker;

@@ -134,6 +134,11 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         all
     }
 
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.room.waiting().requests == 0 && self.dead.is_empty()
+    }
+
     /// How much waits and runs. Costs O(flows × keys) because of `oldest`.
     pub fn depth(&self) -> Depth {
         let waiting = self.room.waiting();
