@@ -58,6 +58,7 @@ bench-peers: ## The same beside Triton, mosec, MLServer and grpc.aio
 interop: ## Check that our stubs live beside KServe's and MLServer's (installs both, each in its own environment)
 	@tools/setup.sh dev
 	@tools/interop.sh
+	@$(VENV)/python -m pytest -q -m interop
 
 fuzz: ## Fuzz the message parser and the HTTP/2 request path (SECONDS_EACH=60)
 	@tools/fuzz.sh $(SECONDS_EACH)

@@ -70,9 +70,10 @@ install_packages() {
 }
 
 build_extension() {
-    rm -rf build/wheels
-    .venv/bin/maturin build --release --manifest-path batcher-rs/python/Cargo.toml --interpreter .venv/bin/python --out build/wheels
-    .venv/bin/uv pip install --python .venv/bin/python --no-deps --force-reinstall build/wheels/*.whl
+    rm -rf build/wheels &&
+        .venv/bin/maturin build --release --manifest-path batcher-rs/python/Cargo.toml \
+            --interpreter .venv/bin/python --out build/wheels &&
+        .venv/bin/uv pip install --python .venv/bin/python --no-deps --force-reinstall build/wheels/*.whl
 }
 
 install_extension() {
