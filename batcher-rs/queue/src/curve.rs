@@ -3,7 +3,8 @@
 //! Sizes are grouped in buckets (1 to 8 singly, then four an octave). A bucket keeps a moving average of its time per row.
 //! One measurement moves its own bucket, and the whole curve by the part that the last three measurements agree on: a
 //! machine that gets three times slower is known after a few batches at sizes that haven't run since, and a single
-//! hiccup moves little.
+//! hiccup moves little. Buckets that haven't run for long move together: what one of them turns out to be off by is
+//! taken to hold for the others until they run.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,16 @@ const TRIALS: u32 = 3;
 const EXPLORE_EVERY: u32 = 64;
 /// Sizes below this share of the best rate are tried again in only one of so many turns.
 const POOR: (f64, u32) = (0.9, 8);
+/// The same for the first few such batches after the curve has moved as a whole.
+const EXPLORE_IN_DOUBT_EVERY: u32 = 8;
+/// Other sizes that are tried after the curve has moved.
+const DOUBTS: u32 = 12;
+/// A deviation, as a logarithm, that means the curve has moved.
+const MOVED: f64 = 0.3;
+/// A bucket that hasn't run in so many batches is stale.
+const STALE: u32 = 16;
+/// Part of its deviation that a stale bucket is corrected by.
+const STALE_GAIN: f64 = 0.7;
 /// Largest step, as a logarithm, that a single measurement is believed to be off by.
 const LARGEST_STEP: f64 = 1.4;
 
@@ -23,6 +34,8 @@ struct Bucket {
     /// Nanoseconds per row; zero: not known.
     per_row: f64,
     samples: u32,
+    /// Value of the curve's count of samples when it ran last.
+    seen: u32,
 }
 
 impl Bucket {
@@ -46,6 +59,8 @@ pub(crate) struct Curve {
     spread: f64,
     measured: Option<Instant>,
     turn: u32,
+    since_turn: u32,
+    doubts: u32,
 }
 
 /// Index of the bucket that holds `rows`.
@@ -85,6 +100,8 @@ impl Curve {
             spread: 0.0,
             measured: None,
             turn: 0,
+            since_turn: 0,
+            doubts: 0,
         };
         curve.settle();
         curve
@@ -98,6 +115,7 @@ impl Curve {
         prior.residuals = [0.0; 3];
         for bucket in &mut prior.buckets {
             bucket.samples = 0;
+            bucket.seen = 0;
         }
         prior.settle();
         prior
@@ -135,7 +153,7 @@ impl Curve {
         if self.samples == 0 && self.filled[index] > 0.0 {
             // The guess's shape is kept, its height replaced.
             let ratio = per_row / self.filled[index];
-            self.scale(ratio);
+            self.scale(ratio, |_| true);
             self.buckets[index].per_row = per_row;
             self.residuals = [0.0; 3];
         } else if at.known() {
@@ -144,20 +162,31 @@ impl Curve {
                 .clamp(-LARGEST_STEP, LARGEST_STEP);
             self.residuals.rotate_left(1);
             self.residuals[2] = off;
-            let shared = if at.samples == 0 {
-                0.0
+            let agreed = self.agreed();
+            if agreed.abs() > MOVED {
+                self.doubts = DOUBTS;
+            }
+            let shared = if at.samples == 0 { 0.0 } else { 0.3 * agreed };
+            self.scale(shared.exp(), |_| true);
+            let mut gain = (1.0 / f64::from(at.samples + 1)).max(0.15);
+            let oldest = self.samples.saturating_sub(STALE);
+            let stale = |bucket: &Bucket| bucket.seen < oldest;
+            if stale(&at) {
+                gain = gain.max(STALE_GAIN);
+            }
+            let own = (gain * (off - shared)).exp();
+            if stale(&at) {
+                self.scale(own, stale);
             } else {
-                0.3 * self.agreed()
-            };
-            self.scale(shared.exp());
-            let own = (1.0 / f64::from(at.samples + 1)).max(0.15);
-            self.buckets[index].per_row *= (own * (off - shared)).exp();
+                self.buckets[index].per_row *= own;
+            }
             self.spread = 0.9 * self.spread + 0.1 * off.abs();
         } else {
             self.buckets[index].per_row = per_row;
         }
-        self.buckets[index].samples += 1;
         self.samples = self.samples.saturating_add(1);
+        self.buckets[index].samples = at.samples.saturating_add(1);
+        self.buckets[index].seen = self.samples;
         self.measured = Some(now);
         self.settle();
     }
@@ -168,8 +197,8 @@ impl Curve {
         a.max(b).min(a.min(b).max(c))
     }
 
-    fn scale(&mut self, ratio: f64) {
-        for bucket in &mut self.buckets {
+    fn scale(&mut self, ratio: f64, which: impl Fn(&Bucket) -> bool) {
+        for bucket in self.buckets.iter_mut().filter(|bucket| which(bucket)) {
             bucket.per_row *= ratio;
         }
     }
@@ -230,11 +259,20 @@ impl Curve {
         if waiting < u64::from(preferred) || self.max_rows == 1 {
             return preferred;
         }
-        self.turn = self.turn.wrapping_add(1);
-        if !self.turn.is_multiple_of(EXPLORE_EVERY) {
+        self.since_turn += 1;
+        let every = if self.doubts > 0 {
+            EXPLORE_IN_DOUBT_EVERY
+        } else {
+            EXPLORE_EVERY
+        };
+        if self.since_turn < every {
             return preferred;
         }
-        let turn = self.turn / EXPLORE_EVERY;
+        self.since_turn = 0;
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let doubtful = self.doubts > 0;
+        self.doubts = self.doubts.saturating_sub(1);
         let at = bucket(preferred);
         let other = match turn % 4 {
             0 => largest(at + 1),
@@ -245,7 +283,7 @@ impl Curve {
         let other = other.clamp(1, self.max_rows);
         let known = self.buckets[bucket(other)];
         let rate = self.buckets[at].per_row / known.per_row.max(f64::MIN_POSITIVE);
-        let poor = known.samples >= TRIALS && rate < POOR.0;
+        let poor = !doubtful && known.samples >= TRIALS && rate < POOR.0;
         if waiting < u64::from(other) || (poor && !(turn / 4).is_multiple_of(POOR.1)) {
             return preferred;
         }
