@@ -9,9 +9,9 @@ check() {  # check TITLE COMMAND…
     step "$@" || failed+=("$1")
 }
 
-buf() {
+buf() (
     cd protos && ../.venv/bin/buf lint && ../.venv/bin/buf format --diff --exit-code
-}
+)
 
 check "Python: style (ruff)" .venv/bin/ruff check .
 check "Python: format (ruff)" .venv/bin/ruff format --check --diff .

@@ -13,7 +13,7 @@ step() {
     local title=$1 log began took
     shift
     mkdir -p build/logs
-    log="build/logs/$(tr ' /' '--' <<<"${title,,}").log"
+    log="build/logs/$(tr -cs 'a-z0-9\n' '-' <<<"${title,,}").log"
     began=$(date +%s%N)
     if "$@" >"$log" 2>&1 </dev/null; then
         took=$(($(date +%s%N) - began))
