@@ -124,7 +124,7 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
                 .wait(requests, instances, each, now)
                 .saturating_add(each);
         }
-        let limit = self.limit_of(curve);
+        let limit = self.bounded(curve.reach());
         // With many keys a batch holds what its key has, not what would be best.
         let keys = self.room.live_keys().max(1) as u64;
         let size = (self.room.waiting().rows / keys).clamp(1, u64::from(limit)) as u32;
@@ -165,23 +165,19 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         curve.run(rows) > left && curve.is_trusted(now)
     }
 
-    /// Where batches with this curve stop growing.
-    pub(crate) fn limit_of(&self, curve: &Curve) -> u32 {
+    /// Rows at which batches of this key stop growing at present.
+    pub fn preferred_rows(&self, key: &K) -> u32 {
+        self.bounded(self.costs.curve(key).limit())
+    }
+
+    /// A size learnt from a curve, within what the policy allows.
+    fn bounded(&self, learnt: u32) -> u32 {
         if !self.policy.batching {
             1
         } else if self.policy.learn_costs {
-            curve
-                .trial()
-                .unwrap_or_else(|| curve.preferred())
-                .min(self.policy.max_batch_rows)
-                .max(1)
+            learnt.clamp(1, self.policy.max_batch_rows.max(1))
         } else {
             self.policy.max_batch_rows.max(1)
         }
-    }
-
-    /// Rows at which batches of this key stop growing at present.
-    pub fn preferred_rows(&self, key: &K) -> u32 {
-        self.limit_of(self.costs.curve(key))
     }
 }

@@ -214,14 +214,9 @@ impl Curve {
         self.run(rows).mul_f64(1.0 + self.spread.min(0.5))
     }
 
-    /// Size where batches stop growing.
-    pub(crate) fn preferred(&self) -> u32 {
-        self.preferred
-    }
-
-    /// A larger size that isn't known well enough yet to be ruled out.
-    pub(crate) fn trial(&self) -> Option<u32> {
-        self.trial
+    /// Size where batches stop growing: the preferred one, or one to be tried because it isn't known well enough yet.
+    pub(crate) fn limit(&self) -> u32 {
+        self.trial.unwrap_or(self.preferred)
     }
 
     /// True when entries may be given up because of what this curve says: enough has been measured (or seeded), the last
@@ -268,11 +263,8 @@ impl Curve {
         if self.since_turn < every {
             return preferred;
         }
-        self.since_turn = 0;
-        self.turn = self.turn.wrapping_add(1);
-        let turn = self.turn;
+        let turn = self.turn.wrapping_add(1);
         let doubtful = self.doubts > 0;
-        self.doubts = self.doubts.saturating_sub(1);
         let at = bucket(preferred);
         let other = match turn % 4 {
             0 => largest(at + 1),
@@ -281,13 +273,31 @@ impl Curve {
             _ => at.checked_sub(1).map_or(1, largest),
         };
         let other = other.clamp(1, self.max_rows);
+        if waiting < u64::from(other) {
+            return preferred;
+        }
+        self.turn = turn;
+        self.since_turn = 0;
+        self.doubts = self.doubts.saturating_sub(1);
         let known = self.buckets[bucket(other)];
         let rate = self.buckets[at].per_row / known.per_row.max(f64::MIN_POSITIVE);
         let poor = !doubtful && known.samples >= TRIALS && rate < POOR.0;
-        if waiting < u64::from(other) || (poor && !(turn / 4).is_multiple_of(POOR.1)) {
-            return preferred;
+        if poor && !(turn / 4).is_multiple_of(POOR.1) {
+            preferred
+        } else {
+            other
         }
-        other
+    }
+
+    /// Size that the next batch may reach, for estimates. While the preferred one is in doubt that is a larger one too:
+    /// who is refused because batches don't pay can't show that they do.
+    pub(crate) fn reach(&self) -> u32 {
+        let doubted = if self.doubts > 0 {
+            self.preferred.saturating_mul(2)
+        } else {
+            self.preferred
+        };
+        self.trial.unwrap_or(doubted).min(self.max_rows)
     }
 
     /// Works out what depends on the measurements.
@@ -339,9 +349,14 @@ impl Curve {
             }
             last = Some(index);
         }
+        // Beyond the largest known one: the next doubling is taken to be free, so that it is tried, and the rest in proportion.
         if let Some(last) = last {
-            let per_row = self.buckets[last].per_row;
-            filled[last + 1..].fill(per_row);
+            let size = f64::from(largest(last));
+            let total = self.buckets[last].per_row * size;
+            for (gap, cost) in filled[last + 1..].iter_mut().enumerate() {
+                let larger = f64::from(largest(last + 1 + gap));
+                *cost = total / larger * (larger / (2.0 * size)).max(1.0);
+            }
         }
         self.filled = filled;
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use foldhash::fast::RandomState;
 
 use crate::deadlines::{Deadlines, Place};
-use crate::entry::{Entry, Live};
+use crate::entry::{Entry, Flow, Live};
 use crate::fair::{FlowState, Level, Ranking, Stretch};
 
 /// What waits, altogether. Exact at all times.
@@ -170,7 +170,7 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
 
     /// Requests and rows that go before a new entry: all of the more urgent priorities, and of its own what a flow with
     /// this backlog and weight has to let pass.
-    pub(crate) fn ahead(&self, priority: u32, flow: Option<(crate::Flow, u32)>) -> (u64, u64) {
+    pub(crate) fn ahead(&self, priority: u32, flow: Option<(Flow, u32)>) -> (u64, u64) {
         let (mut requests, mut rows) = (0_u64, 0_u64);
         for level in &self.levels {
             if level.entries == 0 || level.priority > priority {
@@ -178,24 +178,41 @@ impl<T, K: Clone + Eq + Hash> Room<T, K> {
             }
             let mut share = 1.0;
             if let Some((flow, adds)) = flow.filter(|_| level.priority == priority) {
-                let weight = u64::from(flow.weight.max(1));
-                if level.weights > weight {
-                    let at = self
-                        .urgency
-                        .iter()
-                        .find(|&&at| self.levels[at as usize].priority == priority);
-                    let known = at.and_then(|&at| self.flow_at.get(&(at, flow.id)));
-                    let own = known.map_or(0, |&at| self.flows[at as usize].rows);
-                    let counted = known.is_some_and(|&at| self.flows[at as usize].entries > 0);
-                    let weights = level.weights + if counted { 0 } else { weight };
-                    let turns = (own + u64::from(adds)) as f64 * weights as f64 / weight as f64;
-                    share = (turns / level.rows.max(1) as f64).min(1.0);
-                }
+                share = self.share_ahead(level, flow, adds);
             }
             requests += (level.entries as f64 * share) as u64;
             rows += (level.rows as f64 * share) as u64;
         }
         (requests, rows)
+    }
+
+    /// Part of a level's rows that go before `adds` rows of this flow.
+    fn share_ahead(&self, level: &Level, flow: Flow, adds: u32) -> f64 {
+        let weight = u64::from(flow.weight.max(1));
+        let alone = level.weights == weight;
+        if alone
+            && self
+                .last
+                .is_some_and(|last| last.flow == flow.id && last.priority == level.priority)
+        {
+            return 1.0;
+        }
+        let at = self
+            .urgency
+            .binary_search_by_key(&level.priority, |&at| self.levels[at as usize].priority);
+        let known = at
+            .ok()
+            .and_then(|at| self.flow_at.get(&(self.urgency[at], flow.id)));
+        let known = known
+            .map(|&at| &self.flows[at as usize])
+            .filter(|flow| flow.entries > 0);
+        let weights = if known.is_some() {
+            level.weights
+        } else {
+            level.weights + weight
+        };
+        let turns = known.map_or(0, |flow| flow.rows) + u64::from(adds);
+        (turns as f64 * weights as f64 / weight as f64 / level.rows.max(1) as f64).min(1.0)
     }
 
     pub(crate) fn push(&mut self, entry: Entry<T, K>) {
