@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from headrace import errors
-from headrace.calls import DEFAULT, Calls, ClientSettings, Flow, InferRequest, Inputs, Timeout, Wait, _Default
+from headrace.calls import UNSET, Calls, ClientSettings, Flow, InferRequest, Inputs, Timeout, Unset, Wait
 from headrace.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options, target
 from headrace.metadata import ModelMetadata, ModelStatus, ServerMetadata
 from headrace.result import InferResult, Parameter
@@ -76,7 +76,7 @@ class Client:
         parameters: Mapping[str, Parameter] | None = None,
         priority: int = 0,
         id: str = "",  # noqa: A002 — the protocol's word
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109 — the server must know it too
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109 — the server must know it too
     ) -> InferResult:
         """Run the model once; see `headrace.Client.infer`."""
         request = InferRequest(inputs=inputs, id=id, outputs=outputs, parameters=parameters, priority=priority)
@@ -136,7 +136,7 @@ class Client:
         except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             # The stream is over: the reader has its status.
             return
-        except BaseException:
+        except Exception:
             call.cancel()
             raise
 
@@ -146,11 +146,11 @@ class Client:
 
     # -- what the server says
 
-    async def server_live(self, *, timeout: Timeout | _Default = DEFAULT) -> bool:  # noqa: ASYNC109
+    async def server_live(self, *, timeout: Timeout | Unset = UNSET) -> bool:  # noqa: ASYNC109
         """Whether the server answers; False where nobody does."""
         return await self._run(self._calls.server_live(timeout=timeout))
 
-    async def server_ready(self, *, timeout: Timeout | _Default = DEFAULT) -> bool:  # noqa: ASYNC109
+    async def server_ready(self, *, timeout: Timeout | Unset = UNSET) -> bool:  # noqa: ASYNC109
         """Whether the server takes requests; False where nobody answers."""
         return await self._run(self._calls.server_ready(timeout=timeout))
 
@@ -159,7 +159,7 @@ class Client:
         model: str,
         *,
         version: str = "",
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109
     ) -> bool:
         """Whether the model takes requests; False where it is unknown or nobody answers."""
         return await self._run(self._calls.model_ready(model, version=version, timeout=timeout))
@@ -174,7 +174,7 @@ class Client:
         """Return once the server (or the model) takes requests; see `headrace.Client.wait_ready`."""
         await self._run(self._calls.wait_ready(model, version=version, timeout=timeout))
 
-    async def server_metadata(self, *, timeout: Timeout | _Default = DEFAULT) -> ServerMetadata:  # noqa: ASYNC109
+    async def server_metadata(self, *, timeout: Timeout | Unset = UNSET) -> ServerMetadata:  # noqa: ASYNC109
         """The server's name, version and protocol extensions."""
         return await self._run(self._calls.server_metadata(timeout=timeout))
 
@@ -182,7 +182,7 @@ class Client:
         self,
         *,
         ready: bool = False,
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109
     ) -> list[ModelStatus]:
         """Every model in the repository with its state and, where it isn't ready, why. `ready`: only those that are."""
         return await self._run(self._calls.models(ready=ready, timeout=timeout))
@@ -192,7 +192,7 @@ class Client:
         model: str,
         *,
         version: str = "",
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109
     ) -> ModelMetadata:
         """The model's versions, inputs, outputs and card, asked anew."""
         return await self._run(self._calls.metadata(model, version=version, timeout=timeout))
@@ -202,7 +202,7 @@ class Client:
         model: str,
         *,
         version: str = "",
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109
     ) -> dict[str, Any]:
         """The model's settings in the form of Triton's `config.pbtxt`, as plain values."""
         return await self._run(self._calls.config(model, version=version, timeout=timeout))
@@ -212,7 +212,7 @@ class Client:
         model: str = "",
         *,
         version: str = "",
-        timeout: Timeout | _Default = DEFAULT,  # noqa: ASYNC109
+        timeout: Timeout | Unset = UNSET,  # noqa: ASYNC109
     ) -> list[dict[str, Any]]:
         """What was counted and timed (nanoseconds) since each model was loaded. Empty name: all models."""
         return await self._run(self._calls.statistics(model, version=version, timeout=timeout))
@@ -224,7 +224,7 @@ class Client:
         model: str,
         *,
         config: Mapping[str, Any] | None = None,
-        timeout: Timeout | _Default = timedelta(minutes=5),  # noqa: ASYNC109
+        timeout: Timeout | Unset = timedelta(minutes=5),  # noqa: ASYNC109
     ) -> None:
         """Load a model, or load it anew; see `headrace.Client.load`."""
         await self._run(self._calls.load(model, config=config, timeout=timeout))
@@ -233,7 +233,7 @@ class Client:
         self,
         model: str,
         *,
-        timeout: Timeout | _Default = timedelta(minutes=5),  # noqa: ASYNC109
+        timeout: Timeout | Unset = timedelta(minutes=5),  # noqa: ASYNC109
     ) -> None:
         """Unload a model once its work in flight is finished."""
         await self._run(self._calls.unload(model, timeout=timeout))

@@ -28,25 +28,23 @@ from headrace_core.tensors import Array, input_from_array
 from headrace_protos import pool
 from headrace_protos.inference import grpc_service_pb2 as pb
 
-Timeout: TypeAlias = "float | timedelta | None"
+Timeout: TypeAlias = float | timedelta | None
 """Seconds, or a timedelta; None means none at all."""
 
-Inputs: TypeAlias = "Mapping[str, Value] | Value"
+Inputs: TypeAlias = Mapping[str, Value] | Value
 """Values by input name; for a model with a single input, just the value."""
-
-Metadata: TypeAlias = "tuple[tuple[str, str], ...]"
 
 _T = TypeVar("_T")
 
 
-class _Default:
+class Unset:
     """Stands for "whatever the client was made with", since None is a timeout too."""
 
     def __repr__(self) -> str:
         return "the client's timeout"
 
 
-DEFAULT: Final = _Default()
+UNSET: Final = Unset()
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Wait:
     seconds: float
 
 
-Step: TypeAlias = "Send | Wait"
+Step: TypeAlias = Send | Wait
 Flow: TypeAlias = Generator[Step, Any, _T]
 
 
@@ -113,9 +111,7 @@ class Calls:
 
     # -- inference
 
-    def infer(
-        self, model: str, request: InferRequest, *, version: str, timeout: Timeout | _Default
-    ) -> Flow[InferResult]:
+    def infer(self, model: str, request: InferRequest, *, version: str, timeout: Timeout | Unset) -> Flow[InferResult]:
         """Send one request and read its reply."""
         deadline = self.deadline(timeout)
         message = yield from self._checked_request(model, request, version=version, deadline=deadline)
@@ -185,7 +181,7 @@ class Calls:
 
     # -- what servers say about themselves
 
-    def metadata(self, model: str, *, version: str, timeout: Timeout | _Default) -> Flow[ModelMetadata]:
+    def metadata(self, model: str, *, version: str, timeout: Timeout | Unset) -> Flow[ModelMetadata]:
         """The model's metadata, asked anew; the cache takes it too."""
         return (yield from self._fetch_metadata(model, version, self.deadline(timeout)))
 
@@ -209,14 +205,14 @@ class Calls:
         with self._cache_lock:
             self._cache.pop((model, version), None)
 
-    def server_metadata(self, *, timeout: Timeout | _Default) -> Flow[ServerMetadata]:
+    def server_metadata(self, *, timeout: Timeout | Unset) -> Flow[ServerMetadata]:
         """Name, version and extensions of the server."""
         reply: pb.ServerMetadataResponse = yield from self._call(
             "ServerMetadata", pb.ServerMetadataRequest(), self.deadline(timeout)
         )
         return ServerMetadata(name=reply.name, version=reply.version, extensions=tuple(reply.extensions))
 
-    def server_live(self, *, timeout: Timeout | _Default) -> Flow[bool]:
+    def server_live(self, *, timeout: Timeout | Unset) -> Flow[bool]:
         """Whether the server answers; False where nobody does."""
         try:
             reply: pb.ServerLiveResponse = yield from self._call_once(
@@ -226,7 +222,7 @@ class Calls:
             return _not_now(error)
         return reply.live
 
-    def server_ready(self, *, timeout: Timeout | _Default) -> Flow[bool]:
+    def server_ready(self, *, timeout: Timeout | Unset) -> Flow[bool]:
         """Whether the server takes requests; False where nobody answers."""
         try:
             reply: pb.ServerReadyResponse = yield from self._call_once(
@@ -236,7 +232,7 @@ class Calls:
             return _not_now(error)
         return reply.ready
 
-    def model_ready(self, model: str, *, version: str, timeout: Timeout | _Default) -> Flow[bool]:
+    def model_ready(self, model: str, *, version: str, timeout: Timeout | Unset) -> Flow[bool]:
         """Whether the model takes requests; False where it is unknown or nobody answers."""
         request = pb.ModelReadyRequest(name=model, version=version)
         try:
@@ -245,7 +241,7 @@ class Calls:
             return _not_now(error)
         return reply.ready
 
-    def models(self, *, ready: bool, timeout: Timeout | _Default) -> Flow[list[ModelStatus]]:
+    def models(self, *, ready: bool, timeout: Timeout | Unset) -> Flow[list[ModelStatus]]:
         """The repository's index."""
         reply: pb.RepositoryIndexResponse = yield from self._call(
             "RepositoryIndex", pb.RepositoryIndexRequest(ready=ready), self.deadline(timeout)
@@ -255,13 +251,13 @@ class Calls:
             for one in reply.models
         ]
 
-    def config(self, model: str, *, version: str, timeout: Timeout | _Default) -> Flow[dict[str, Any]]:
+    def config(self, model: str, *, version: str, timeout: Timeout | Unset) -> Flow[dict[str, Any]]:
         """The model's settings in Triton's form, as plain values."""
         request = pb.ModelConfigRequest(name=model, version=version)
         reply: pb.ModelConfigResponse = yield from self._call("ModelConfig", request, self.deadline(timeout))
         return _plain(reply.config)
 
-    def statistics(self, model: str, *, version: str, timeout: Timeout | _Default) -> Flow[list[dict[str, Any]]]:
+    def statistics(self, model: str, *, version: str, timeout: Timeout | Unset) -> Flow[list[dict[str, Any]]]:
         """What was counted since each model was loaded, as plain values."""
         request = pb.ModelStatisticsRequest(name=model, version=version)
         reply: pb.ModelStatisticsResponse = yield from self._call("ModelStatistics", request, self.deadline(timeout))
@@ -269,7 +265,7 @@ class Calls:
 
     # -- load control
 
-    def load(self, model: str, *, config: Mapping[str, Any] | None, timeout: Timeout | _Default) -> Flow[None]:
+    def load(self, model: str, *, config: Mapping[str, Any] | None, timeout: Timeout | Unset) -> Flow[None]:
         """Load the model, or load it anew."""
         request = pb.RepositoryModelLoadRequest(model_name=model)
         if config is not None:
@@ -277,7 +273,7 @@ class Calls:
         yield from self._call("RepositoryModelLoad", request, self.deadline(timeout))
         self._forget_all(model)
 
-    def unload(self, model: str, *, timeout: Timeout | _Default) -> Flow[None]:
+    def unload(self, model: str, *, timeout: Timeout | Unset) -> Flow[None]:
         """Unload the model once its work in flight is finished."""
         yield from self._call(
             "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name=model), self.deadline(timeout)
@@ -331,9 +327,9 @@ class Calls:
 
     # -- sending
 
-    def deadline(self, timeout: Timeout | _Default) -> float | None:
+    def deadline(self, timeout: Timeout | Unset) -> float | None:
         """The instant on this object's clock when a call that starts now must be over."""
-        chosen = self._settings.timeout if isinstance(timeout, _Default) else timeout
+        chosen = self._settings.timeout if isinstance(timeout, Unset) else timeout
         seconds = chosen.total_seconds() if isinstance(chosen, timedelta) else chosen
         if seconds is None:
             return None

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, cast
 import grpc
 
 from headrace import errors
-from headrace.calls import DEFAULT, Calls, ClientSettings, Flow, InferRequest, Inputs, Timeout, Wait, _Default
+from headrace.calls import UNSET, Calls, ClientSettings, Flow, InferRequest, Inputs, Timeout, Unset, Wait
 from headrace.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options, target
 from headrace.metadata import ModelMetadata, ModelStatus, ServerMetadata
 from headrace.result import InferResult, Parameter
@@ -88,7 +88,7 @@ class Client:
         parameters: Mapping[str, Parameter] | None = None,
         priority: int = 0,
         id: str = "",  # noqa: A002 — the protocol's word
-        timeout: Timeout | _Default = DEFAULT,
+        timeout: Timeout | Unset = UNSET,
     ) -> InferResult:
         """Run the model once.
 
@@ -118,7 +118,7 @@ class Client:
         version: str = "",
         outputs: Sequence[str] = (),
         concurrency: int = 16,
-        timeout: Timeout | _Default = DEFAULT,
+        timeout: Timeout | Unset = UNSET,
     ) -> Iterator[InferResult]:
         """Run the model for each of many inputs, up to `concurrency` at once, results in the order of the inputs.
 
@@ -166,14 +166,14 @@ class Client:
         """
         self._check_usable()
         deadline = self._calls.deadline(timeout)
-        failure: list[BaseException] = []
+        failure: list[Exception] = []
 
         def messages() -> Iterator[pb.ModelInferRequest]:
             # gRPC reads this in a thread of its own, which would swallow the error.
             try:
                 for item in requests:
                     yield self._run(self._calls.stream_request(model, item, version=version, deadline=deadline))
-            except BaseException as error:
+            except Exception as error:
                 failure.append(error)
                 raise
 
@@ -183,7 +183,7 @@ class Client:
         return self._replies(call, failure)
 
     def _replies(
-        self, call: "grpc.CallIterator[pb.ModelStreamInferResponse]", failure: Sequence[BaseException]
+        self, call: "grpc.CallIterator[pb.ModelStreamInferResponse]", failure: Sequence[Exception]
     ) -> Iterator[InferResult]:
         try:
             for reply in call:
@@ -198,15 +198,15 @@ class Client:
 
     # -- what the server says
 
-    def server_live(self, *, timeout: Timeout | _Default = DEFAULT) -> bool:
+    def server_live(self, *, timeout: Timeout | Unset = UNSET) -> bool:
         """Whether the server answers; False where nobody does."""
         return self._run(self._calls.server_live(timeout=timeout))
 
-    def server_ready(self, *, timeout: Timeout | _Default = DEFAULT) -> bool:
+    def server_ready(self, *, timeout: Timeout | Unset = UNSET) -> bool:
         """Whether the server takes requests; False where nobody answers."""
         return self._run(self._calls.server_ready(timeout=timeout))
 
-    def model_ready(self, model: str, *, version: str = "", timeout: Timeout | _Default = DEFAULT) -> bool:
+    def model_ready(self, model: str, *, version: str = "", timeout: Timeout | Unset = UNSET) -> bool:
         """Whether the model takes requests; False where it is unknown or nobody answers."""
         return self._run(self._calls.model_ready(model, version=version, timeout=timeout))
 
@@ -218,24 +218,24 @@ class Client:
         """
         self._run(self._calls.wait_ready(model, version=version, timeout=timeout))
 
-    def server_metadata(self, *, timeout: Timeout | _Default = DEFAULT) -> ServerMetadata:
+    def server_metadata(self, *, timeout: Timeout | Unset = UNSET) -> ServerMetadata:
         """The server's name, version and protocol extensions."""
         return self._run(self._calls.server_metadata(timeout=timeout))
 
-    def models(self, *, ready: bool = False, timeout: Timeout | _Default = DEFAULT) -> list[ModelStatus]:
+    def models(self, *, ready: bool = False, timeout: Timeout | Unset = UNSET) -> list[ModelStatus]:
         """Every model in the repository with its state and, where it isn't ready, why. `ready`: only those that are."""
         return self._run(self._calls.models(ready=ready, timeout=timeout))
 
-    def metadata(self, model: str, *, version: str = "", timeout: Timeout | _Default = DEFAULT) -> ModelMetadata:
+    def metadata(self, model: str, *, version: str = "", timeout: Timeout | Unset = UNSET) -> ModelMetadata:
         """The model's versions, inputs, outputs and card, asked anew."""
         return self._run(self._calls.metadata(model, version=version, timeout=timeout))
 
-    def config(self, model: str, *, version: str = "", timeout: Timeout | _Default = DEFAULT) -> dict[str, Any]:
+    def config(self, model: str, *, version: str = "", timeout: Timeout | Unset = UNSET) -> dict[str, Any]:
         """The model's settings in the form of Triton's `config.pbtxt`, as plain values."""
         return self._run(self._calls.config(model, version=version, timeout=timeout))
 
     def statistics(
-        self, model: str = "", *, version: str = "", timeout: Timeout | _Default = DEFAULT
+        self, model: str = "", *, version: str = "", timeout: Timeout | Unset = UNSET
     ) -> list[dict[str, Any]]:
         """What was counted and timed (nanoseconds) since each model was loaded. Empty name: all models."""
         return self._run(self._calls.statistics(model, version=version, timeout=timeout))
@@ -243,7 +243,7 @@ class Client:
     # -- load control
 
     def load(
-        self, model: str, *, config: Mapping[str, Any] | None = None, timeout: Timeout | _Default = timedelta(minutes=5)
+        self, model: str, *, config: Mapping[str, Any] | None = None, timeout: Timeout | Unset = timedelta(minutes=5)
     ) -> None:
         """Load a model, or load it anew; what served before serves until the new one is ready.
 
@@ -251,7 +251,7 @@ class Client:
         """
         self._run(self._calls.load(model, config=config, timeout=timeout))
 
-    def unload(self, model: str, *, timeout: Timeout | _Default = timedelta(minutes=5)) -> None:
+    def unload(self, model: str, *, timeout: Timeout | Unset = timedelta(minutes=5)) -> None:
         """Unload a model once its work in flight is finished."""
         self._run(self._calls.unload(model, timeout=timeout))
 

@@ -114,6 +114,9 @@ def _as_datatype(value: Value, datatype: str) -> Array:
     if datatype == "BYTES":
         return _strings(value)
     array = _to_numpy(value)
+    if not hasattr(value, "dtype") and kind.dtype.kind in "iu" and array.dtype.kind in "fO":
+        # numpy turns integers that need more than 63 bits into floats or objects: look at them one by one.
+        array = _large_integers(value, datatype)
     if array.dtype.kind in "OUS":
         raise TensorError("datatype", f"expected {datatype}, got {_what(array)}")
     native = array.dtype.newbyteorder("=")
@@ -133,18 +136,29 @@ def _to_numpy(value: Value) -> Array:
         raise TensorError("contents", "a number is too large for any datatype") from error
 
 
+def _large_integers(value: Value, datatype: str) -> Array:
+    dtype = BY_NAME[datatype].dtype
+    limits = np.iinfo(dtype)
+    array = np.array(value, dtype=np.object_)
+    for element in array.reshape(-1).tolist():
+        if isinstance(element, float):
+            raise TensorError("datatype", f"expected {datatype}, got numbers with a fraction part")
+        if not isinstance(element, int) or isinstance(element, bool):
+            raise TensorError("datatype", f"expected {datatype}, got a {type(element).__name__}")
+        if not limits.min <= element <= limits.max:
+            raise TensorError("contents", f"{element} is outside {datatype} ({limits.min} to {limits.max})")
+    return array.astype(dtype)
+
+
 def _cast_numbers(array: Array, datatype: str) -> Array:
     kind = BY_NAME[datatype]
     if array.size == 0:
         return array.astype(kind.dtype)
-    integers = array.dtype.kind in "iu"
     if kind.dtype.kind == "b" or array.dtype.kind == "b":
         raise TensorError(
             "datatype", f"expected {datatype}, got {'true and false' if array.dtype.kind == 'b' else 'numbers'}"
         )
     if kind.dtype.kind in "iu":
-        if not integers:
-            raise TensorError("datatype", f"expected {datatype}, got numbers with a fraction part")
         limits = np.iinfo(kind.dtype)
         outside: Array = (array < limits.min) | (array > limits.max)
         if outside.any():
