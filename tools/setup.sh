@@ -71,7 +71,7 @@ install_packages() {
 
 build_extension() {
     rm -rf build/wheels &&
-        .venv/bin/maturin build --release --manifest-path batcher-rs/python/Cargo.toml \
+        .venv/bin/maturin build --release --locked --manifest-path batcher-rs/python/Cargo.toml \
             --interpreter .venv/bin/python --out build/wheels &&
         .venv/bin/uv pip install --python .venv/bin/python --no-deps --force-reinstall build/wheels/*.whl
 }
