@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 /// Pings one connection.
-pub struct Keepalive {
+pub(crate) struct Keepalive {
     pings: PingPong,
     interval: Duration,
     timeout: Duration,
@@ -17,12 +17,12 @@ pub struct Keepalive {
 
 impl Keepalive {
     /// Pings each `interval`; a ping may take `timeout`.
-    pub fn new(pings: PingPong, interval: Duration, timeout: Duration) -> Self {
+    pub(crate) fn new(pings: PingPong, interval: Duration, timeout: Duration) -> Self {
         Self { pings, interval, timeout, waiting: false, timer: Box::pin(tokio::time::sleep(interval)) }
     }
 
     /// Ready when the peer is gone. To be polled with the connection.
-    pub fn poll_dead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_dead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.waiting {
                 match self.pings.poll_pong(cx) {

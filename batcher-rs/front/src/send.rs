@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// Nobody takes the rest: the stream was reset, the connection is gone, or its reader stood still.
 #[derive(Debug)]
-pub struct ReaderGone;
+pub(crate) struct ReaderGone;
 
 /// Sends `bytes` with back-pressure, so that HTTP/2 never buffers more than its window.
 ///
 /// # Errors
 /// [`ReaderGone`] also after `still` without progress.
-pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, still: Duration) -> Result<(), ReaderGone> {
+pub(crate) async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, still: Duration) -> Result<(), ReaderGone> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
         let capacity = poll_fn(|cx| {
@@ -41,7 +41,7 @@ pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, still: D
 }
 
 /// Answers with one large frame and OK.
-pub async fn send_frame(mut respond: SendResponse<Bytes>, frame: Bytes, still: Duration) {
+pub(crate) async fn send_frame(mut respond: SendResponse<Bytes>, frame: Bytes, still: Duration) {
     let Ok(mut stream) = respond.send_response(ok_head(), false) else { return };
     if send_all(&mut stream, frame, still).await.is_ok() {
         // The caller may have gone between the last byte and here; there is nobody to tell.

@@ -370,12 +370,13 @@ impl Upstream {
     }
 }
 
-/// Windows that fit large tensors; many streams from the start (the protocol's first guess is 100); no push.
+/// A stream's window fits large tensors; the connection's is no limit, or a few callers who read slowly would hold up all
+/// others. Many streams from the start (the protocol's first guess is 100); no push.
 fn builder() -> h2::client::Builder {
     let mut builder = h2::client::Builder::new();
     builder
         .initial_window_size(1 << 20)
-        .initial_connection_window_size(16 << 20)
+        .initial_connection_window_size(256 << 20)
         .max_frame_size(16_384)
         .max_header_list_size(64 << 10)
         .initial_max_send_streams(4096)

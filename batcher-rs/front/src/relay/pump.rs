@@ -4,6 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use h2::{RecvStream, SendStream};
+use http::HeaderMap;
 
 use super::soften_trailers;
 use crate::compress::too_large;
@@ -22,23 +23,39 @@ pub(crate) enum Broken {
 
 /// One direction of a call.
 pub(crate) struct Pump {
-    from: RecvStream,
+    from: Option<RecvStream>,
     to: SendStream<Bytes>,
-    /// What was received and not yet taken by the next hop, and whether the sender has nothing more.
+    /// What was received and not yet taken by the next hop.
     held: Bytes,
+    /// How many of the held bytes the sender's flow control still counts; they are the last ones.
+    owed: usize,
     meter: Meter,
     answer: bool,
+    /// An answer's first chunk, if it is this small, needs no asking for room: h2 holds it.
+    first: bool,
 }
 
+/// Largest first chunk that is sent without asking for room.
+const SMALL: usize = 16 * 1024;
+
 impl Pump {
+    /// All that comes from one stream goes to the other.
     pub(crate) fn new(from: RecvStream, to: SendStream<Bytes>, max_message_bytes: usize) -> Self {
         Self {
-            from,
+            from: Some(from),
             to,
             held: Bytes::new(),
+            owed: 0,
             meter: Meter::new(max_message_bytes),
             answer: false,
+            first: true,
         }
+    }
+
+    /// These bytes go to the stream, and nothing more.
+    pub(crate) fn of(held: Bytes, to: SendStream<Bytes>) -> Self {
+        let first = false;
+        Self { from: None, to, held, owed: 0, meter: Meter::new(usize::MAX), answer: false, first }
     }
 
     /// This direction is an answer: it ends in trailers with a status.
@@ -47,10 +64,12 @@ impl Pump {
         self
     }
 
-    /// Starts with bytes that were received before; they count against the sender's flow control until they are sent.
-    pub(crate) fn starting_with(mut self, already: Bytes) -> Self {
+    /// Starts with bytes that were received before; the last `owed` of them still count against the sender's flow control.
+    pub(crate) fn starting_with(mut self, already: Bytes, owed: usize) -> Result<Self, Status> {
+        self.meter.feed(&already)?;
         self.held = already;
-        self
+        self.owed = owed;
+        Ok(self)
     }
 
     /// Where this direction goes.
@@ -58,68 +77,74 @@ impl Pump {
         &mut self.to
     }
 
+    /// Whether the last byte to be sent ends the stream too.
+    fn ends_here(&self) -> bool {
+        !self.answer && self.from.as_ref().is_none_or(RecvStream::is_end_stream)
+    }
+
     /// Moves what can be moved; ready at the end of this direction.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         loop {
             if self.held.has_remaining() {
-                ready!(self.poll_send(cx))?;
-                if self.from.is_end_stream() && !self.answer {
+                if ready!(self.poll_send(cx))? {
                     return Poll::Ready(Ok(()));
                 }
                 continue;
             }
-            match ready!(self.from.poll_data(cx)) {
+            let Some(from) = &mut self.from else { return self.finish(None) };
+            match ready!(from.poll_data(cx)) {
                 Some(Ok(data)) => {
                     self.meter.feed(&data).map_err(Broken::TooLarge)?;
+                    self.owed = data.len();
                     self.held = data;
-                    if self.held.is_empty() && self.from.is_end_stream() && !self.answer {
-                        return Poll::Ready(
-                            self.to
-                                .send_data(Bytes::new(), true)
-                                .map_err(|_| Broken::To),
-                        );
-                    }
                 }
                 Some(Err(error)) => return Poll::Ready(Err(Broken::From(error))),
-                None => return self.poll_finish(cx),
-            }
-        }
-    }
-
-    /// Sends what the next hop has room for, and gives as much back to the hop before.
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        while self.held.has_remaining() {
-            let wanted = self.held.len();
-            self.to.reserve_capacity(wanted);
-            let mut room = self.to.capacity();
-            while room == 0 {
-                match ready!(self.to.poll_capacity(cx)) {
-                    Some(Ok(capacity)) => room = capacity,
-                    Some(Err(_)) | None => return Poll::Ready(Err(Broken::To)),
+                None => {
+                    return match ready!(from.poll_trailers(cx)) {
+                        Ok(trailing) => self.finish(trailing),
+                        Err(error) => Poll::Ready(Err(Broken::From(error))),
+                    };
                 }
             }
-            let part = self.held.split_to(room.min(wanted));
-            let sent = part.len();
-            let last = self.held.is_empty() && self.from.is_end_stream() && !self.answer;
-            self.to.send_data(part, last).map_err(|_| Broken::To)?;
-            // Fails only for a stream that is over, and then nobody waits for room.
-            let _ = self.from.flow_control().release_capacity(sent);
         }
-        Poll::Ready(Ok(()))
     }
 
-    fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
-        let trailing = match ready!(self.from.poll_trailers(cx)) {
-            Ok(trailing) => trailing,
-            Err(error) => return Poll::Ready(Err(Broken::From(error))),
-        };
-        let sent = if self.answer {
-            self.to.send_trailers(soften_trailers(trailing))
-        } else {
-            match trailing {
-                Some(trailing) => self.to.send_trailers(trailing),
-                None => self.to.send_data(Bytes::new(), true),
+    /// Sends what the next hop has room for, and gives as much back to the hop before. True when that ended the stream.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
+        let wanted = self.held.len();
+        let small = std::mem::take(&mut self.first) && self.answer && wanted <= SMALL;
+        let room = if small { wanted } else { ready!(self.poll_room(cx, wanted))? };
+        let part = self.held.split_to(room.min(wanted));
+        let last = self.held.is_empty() && self.ends_here();
+        self.to.send_data(part, last).map_err(|_| Broken::To)?;
+        let owed = self.owed.min(self.held.len());
+        if let Some(from) = &mut self.from {
+            // Fails only for a stream that is over, and then nobody waits for room.
+            let _ = from.flow_control().release_capacity(self.owed - owed);
+        }
+        self.owed = owed;
+        Poll::Ready(Ok(last))
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>, wanted: usize) -> Poll<Result<usize, Broken>> {
+        self.to.reserve_capacity(wanted);
+        loop {
+            let room = self.to.capacity();
+            if room > 0 {
+                return Poll::Ready(Ok(room));
             }
+            match ready!(self.to.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Poll::Ready(Err(Broken::To)),
+            }
+        }
+    }
+
+    fn finish(&mut self, trailing: Option<HeaderMap>) -> Poll<Result<(), Broken>> {
+        let sent = match trailing {
+            trailing if self.answer => self.to.send_trailers(soften_trailers(trailing)),
+            Some(trailing) => self.to.send_trailers(trailing),
+            None => self.to.send_data(Bytes::new(), true),
         };
         Poll::Ready(sent.map_err(|_| Broken::To))
     }

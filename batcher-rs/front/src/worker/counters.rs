@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A number of events and the time they took together.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Total {
+pub(crate) struct Total {
     /// How many.
     pub count: u64,
     /// Their time together, ns.
@@ -23,7 +23,7 @@ impl Total {
 
 /// The batches of one size.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct BatchSize {
+pub(crate) struct BatchSize {
     /// Rows of each of these batches.
     pub rows: u32,
     /// Joining the rows.
@@ -44,7 +44,7 @@ pub(crate) struct Phases {
 
 /// The counters of one version.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// Rows answered.
     pub inference_count: u64,
     /// Executions of the model.

@@ -26,7 +26,7 @@ struct Inner {
 }
 
 /// One version's queue.
-pub struct ModelQueue {
+pub(crate) struct ModelQueue {
     signature: Signature,
     settings: QueueSpec,
     inner: Mutex<Inner>,
