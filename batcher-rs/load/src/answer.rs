@@ -36,6 +36,23 @@ pub(crate) struct Failure {
     pub(crate) message: String,
 }
 
+impl Outcome {
+    /// Whether somebody answered, be it with an error.
+    pub(crate) fn came_from_the_server(&self) -> bool {
+        self.failure
+            .as_ref()
+            .is_none_or(|failure| failure.reason != CONNECTION_LOST)
+    }
+
+    pub(crate) fn failed(failure: Failure) -> Self {
+        Self {
+            failure: Some(failure),
+            bytes: 0,
+            body: Vec::new(),
+        }
+    }
+}
+
 impl Reply {
     pub(crate) fn new(head: ResponseFuture, keep_body: bool) -> Self {
         Self {
@@ -84,6 +101,9 @@ impl Reply {
     }
 }
 
+const CONNECTION_LOST: &str = "CLIENT_CONNECTION_LOST";
+
+/// By number.
 const CODES: [&str; 17] = [
     "OK",
     "CANCELLED",
@@ -138,7 +158,11 @@ impl Failure {
 
     /// The connection ended under the request.
     pub(crate) fn connection_lost(message: &str) -> Self {
-        Self::client("UNAVAILABLE", "CONNECTION_LOST", message)
+        Self {
+            code: "UNAVAILABLE",
+            reason: CONNECTION_LOST.to_owned(),
+            message: message.to_owned(),
+        }
     }
 
     /// `None` is OK. A reply that ends without a status is UNKNOWN, as for every gRPC client.

@@ -128,6 +128,14 @@ fn window(config: &Config, begin: Instant) -> Window {
     }
 }
 
+/// When the first request is sent.
+fn begin(config: &Config, window: Window) -> Instant {
+    window
+        .from
+        .checked_sub(config.warmup())
+        .unwrap_or(window.from)
+}
+
 fn prepare(config: &Config) -> Result<Job, LoadError> {
     let target = Target::parse(&config.url)?;
     let bodies = config
@@ -251,6 +259,10 @@ fn run_thread(
                 "another thread could not start",
             )));
         };
+        if config.rate.is_none() {
+            // A closed loop sends at once; before the first moment that counts it would go unnoticed.
+            tokio::time::sleep_until(begin(config, window).into()).await;
+        }
         let cpu = thread_cpu();
         let record = Arc::new(Mutex::new(Record::new(window, job.timeout)));
         drive(config, job, &record, sockets, &numbers, window, stop).await?;
@@ -357,10 +369,7 @@ fn source(config: &Config, number: usize, window: Window) -> std::io::Result<(So
             Alarm::coarse(),
         ));
     };
-    let begin = window
-        .from
-        .checked_sub(config.warmup())
-        .unwrap_or(window.from);
+    let begin = begin(config, window);
     let phase = number as f64 / config.connections as f64;
     let seed = config
         .seed

@@ -284,7 +284,7 @@ impl Driver {
         };
         if let Poll::Ready(outcome) = call.reply.poll(&mut Context::from_waker(waker)) {
             if let State::Up { answered, .. } = &mut self.link {
-                *answered = true;
+                *answered |= outcome.came_from_the_server();
             }
             self.finish(slot, now, &outcome);
         }
@@ -562,16 +562,6 @@ impl State {
             link,
             answered: false,
             closing: false,
-        }
-    }
-}
-
-impl Outcome {
-    fn failed(failure: Failure) -> Self {
-        Self {
-            failure: Some(failure),
-            bytes: 0,
-            body: Vec::new(),
         }
     }
 }
