@@ -7,6 +7,7 @@ supervisor (`shim`). Its output goes to the log, line by line.
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
@@ -216,8 +217,8 @@ class Child:
 
 async def _in_flight(host: str, port: int) -> int:
     _, body = await http("GET", f"/stats?filter=^{_IN_FLIGHT}$", host=host, port=port)
-    numbers = [int(word) for word in body.replace(":", " ").split() if word.isdigit()]
-    return sum(numbers)
+    found = re.search(rf"{re.escape(_IN_FLIGHT)}: (\d+)", body)
+    return int(found[1]) if found else 0
 
 
 def _how(code: int) -> str:

@@ -264,6 +264,6 @@ def _envoy(program: Path, *, ports: Ports, admin: Claim, options: UpOptions, run
         ready=HttpOk(admin.host, admin.port, "/ready"),
         address=str(ports.public),
         admin=str(admin),
-        stop_timeout=timedelta(seconds=5),
+        stop_timeout=options.drain_timeout,
         drain_by_admin=True,
     )

@@ -29,7 +29,7 @@ async def is_ready(readiness: Readiness, *, pid: int) -> bool:
 
 
 async def http(method: str, path: str, *, host: str, port: int) -> tuple[int, str]:
-    """One HTTP/1.1 request to a page on loopback: status and body. Raises `OSError` or `ValueError`."""
+    """One HTTP/1.1 request to a page on loopback: status, and body as it came (chunk sizes too). Raises `OSError` or `ValueError`."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         writer.write(
