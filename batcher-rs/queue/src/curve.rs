@@ -60,6 +60,7 @@ pub(crate) struct Curve {
     measured: Option<Instant>,
     turn: u32,
     since_turn: u32,
+    since_dare: u32,
     doubts: u32,
 }
 
@@ -101,6 +102,7 @@ impl Curve {
             measured: None,
             turn: 0,
             since_turn: 0,
+            since_dare: 0,
             doubts: 0,
         };
         curve.settle();
@@ -242,6 +244,21 @@ impl Curve {
             .into_iter()
             .find(|&size| self.run(size) <= within)
             .unwrap_or(1)
+    }
+
+    /// True when a batch of this size hasn't run for long, so that a decision against it should be checked, and it is time to
+    /// check one: else an estimate that is too high would keep itself from being corrected.
+    pub(crate) fn dares(&mut self, rows: u32) -> bool {
+        let at = self.buckets[bucket(rows).min(self.buckets.len() - 1)];
+        if at.seen + STALE >= self.samples {
+            return false;
+        }
+        self.since_dare += 1;
+        let dares = self.since_dare >= EXPLORE_IN_DOUBT_EVERY;
+        if dares {
+            self.since_dare = 0;
+        }
+        dares
     }
 
     /// Size for the next batch when `waiting` rows could join it. Now and then another size than the preferred one, so

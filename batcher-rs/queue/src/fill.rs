@@ -4,14 +4,15 @@
 //! until it is as large as pays, the next entry doesn't fit, or none is left. Dead entries are passed over, never counted.
 //!
 //! An entry is given up as expired although its deadline hasn't passed yet when a run that starts now would end too late and the
-//! estimate is trusted (`Curve::is_trusted`). That run is the entry's own if there's little else to do, and then a batch also
-//! stops growing where that would make one of its entries late. With two full batches or more waiting it is the full batch:
-//! small batches to save a few would make the many behind them late. So that full batches can be in time at all, a batch
-//! takes at most half of the time that its first entry had when it came.
+//! estimate is trusted (`Curve::is_trusted`). That run is the entry's own as long as there's little to do, and then a batch also
+//! stops growing where that would make one of its entries late, if the others can wait. If they can't, or two full batches
+//! are waiting, the run that counts is the planned batch's: small batches to save a few would make the many behind them late.
+//! So that full batches can be in time at all, a batch takes at most half of the time that its first entry had when it came.
 
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
+use crate::curve::Curve;
 use crate::entry::{Entry, Live};
 use crate::next::{Batch, Next, Ticket, Why};
 use crate::queue::BatchQueue;
@@ -103,7 +104,7 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
     fn fill(&mut self, key: u32, cause: Why, now: Instant) -> Option<Batch<T, K>> {
         let name = self.room.key(key).clone();
         let waiting = self.room.rows_of(key);
-        let mut limit = match (self.policy.batching, self.policy.learn_costs) {
+        let limit = match (self.policy.batching, self.policy.learn_costs) {
             (false, _) => 1,
             (true, false) => self.policy.max_batch_rows,
             (true, true) => self
@@ -112,67 +113,59 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
                 .next_size(waiting)
                 .min(self.policy.max_batch_rows),
         };
-        let backlog = waiting >= 2 * u64::from(limit);
-        let curve = self.costs.curve(&name);
-        let trusted = curve.is_trusted(now);
-        let mut full_run = curve.run(limit);
-
-        let mut entries = std::mem::take(&mut self.recycled);
-        let mut rows = 0_u32;
-        let mut earliest: Option<Instant> = None;
+        let mut form = Form {
+            entries: std::mem::take(&mut self.recycled),
+            rows: 0,
+            earliest: None,
+            limit,
+            waiting,
+            crowded: waiting >= 2 * u64::from(limit),
+            now,
+        };
         let mut why = cause;
+        let curve = self.costs.curve_mut(&name);
+        let trusted = curve.is_trusted(now);
+        let mut daring = false;
         'levels: for rank in 0..self.room.ranks() {
             while let Some((sub, entry)) = self.room.next_of(rank, key) {
-                let late = match entry.deadline {
-                    _ if entry.payload.is_cancelled() => true,
-                    Some(deadline) if deadline <= now => true,
-                    Some(deadline) => {
-                        if entries.is_empty() && full_run > entry_budget(entry) / 2 {
-                            limit = curve.fit(limit, entry_budget(entry) / 2);
-                            full_run = curve.run(limit);
-                        }
-                        let left = deadline - now;
-                        let needs = if backlog {
-                            full_run
-                        } else {
-                            curve.run(entry.rows)
-                        };
-                        trusted && left < full_run && left < needs
-                    }
-                    None => false,
-                };
-                if late {
+                if form.entries.is_empty() && !form.suits(entry, curve) && !curve.dares(form.limit)
+                {
+                    form.limit = curve.fit(form.limit, budget(entry) / 2);
+                }
+                if form.is_dead(entry) || (trusted && form.is_late(entry, curve)) {
                     let entry = self.room.take(sub, false);
                     self.dead.push(entry);
                     continue;
                 }
-                let grown = rows.saturating_add(entry.rows);
-                if !entries.is_empty() {
-                    if !self.policy.batching || grown > limit {
+                if !form.entries.is_empty() {
+                    let grown = form.rows.saturating_add(entry.rows);
+                    if !self.policy.batching || grown > form.limit {
                         why = Why::Full;
                         break 'levels;
                     }
-                    let bound = [earliest, entry.deadline].into_iter().flatten().min();
-                    if let Some(bound) = bound.filter(|_| trusted && !backlog)
-                        && now + curve.run(grown) > bound
-                        && earliest.is_none_or(|earliest| now + curve.run(rows) <= earliest)
-                    {
-                        why = Why::Deadline;
-                        break 'levels;
+                    if trusted && !daring && form.makes_late(entry, curve) {
+                        daring = curve.dares(grown);
+                        if !daring && form.leaves_time(entry, curve) {
+                            why = Why::Deadline;
+                            break 'levels;
+                        }
+                        if !daring {
+                            form.give_up_late(curve, &mut self.dead);
+                            continue;
+                        }
                     }
                 }
-                earliest = [earliest, entry.deadline].into_iter().flatten().min();
-                if entries.is_empty() {
+                if form.entries.is_empty() {
                     self.room.serve(sub);
                 }
-                rows = grown;
-                entries.push(self.room.take(sub, true));
-                if rows >= limit {
+                form.add(self.room.take(sub, true));
+                if form.rows >= form.limit {
                     why = Why::Full;
                     break 'levels;
                 }
             }
         }
+        let Form { entries, rows, .. } = form;
         if entries.is_empty() {
             self.recycled = entries;
             return None;
@@ -180,7 +173,7 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         if self.draining && why == Why::Idle {
             why = Why::Flush;
         }
-        let expected = self.costs.curve(&name).run(rows);
+        let expected = curve.run(rows);
         let id = self.next_ticket;
         self.next_ticket += 1;
         self.running.start(id, now, expected, entries.len(), rows);
@@ -200,8 +193,90 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
     }
 }
 
+/// A batch that is being formed.
+struct Form<T, K> {
+    entries: Vec<Entry<T, K>>,
+    rows: u32,
+    /// Earliest deadline of the entries.
+    earliest: Option<Instant>,
+    /// Rows that it may reach.
+    limit: u32,
+    /// Rows with its key that waited when it was begun.
+    waiting: u64,
+    /// So much waits that the many go before the few.
+    crowded: bool,
+    now: Instant,
+}
+
+impl<T: Live, K> Form<T, K> {
+    fn add(&mut self, entry: Entry<T, K>) {
+        self.earliest = sooner(self.earliest, entry.deadline);
+        self.rows += entry.rows;
+        self.entries.push(entry);
+    }
+
+    /// Rows that it will have if all goes well.
+    fn planned(&self) -> u32 {
+        self.waiting.min(u64::from(self.limit)) as u32
+    }
+
+    fn is_dead(&self, entry: &Entry<T, K>) -> bool {
+        entry.payload.is_cancelled() || entry.deadline.is_some_and(|deadline| deadline <= self.now)
+    }
+
+    /// True when a batch of the full size takes no more than half of the time that this entry had.
+    fn suits(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
+        entry.deadline.is_none() || curve.run(self.limit) <= budget(entry) / 2
+    }
+
+    /// True when the run that counts for this entry would end too late for it.
+    fn is_late(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
+        let Some(deadline) = entry.deadline else {
+            return false;
+        };
+        let rows = if self.crowded {
+            self.planned().max(entry.rows)
+        } else {
+            entry.rows
+        };
+        self.now + curve.run(rows) > deadline
+    }
+
+    /// True when adding this entry would make it or one of the batch late.
+    fn makes_late(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
+        let bound = sooner(self.earliest, entry.deadline);
+        !self.crowded
+            && bound.is_some_and(|bound| self.now + curve.run(self.rows + entry.rows) > bound)
+    }
+
+    /// True when the rest, of which this entry is the first, can well wait until the batch has run as it is.
+    fn leaves_time(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
+        let rest = self
+            .waiting
+            .saturating_sub(u64::from(self.rows))
+            .clamp(1, u64::from(self.limit)) as u32;
+        let ends = self.now + curve.run(self.rows) + curve.run(rest.max(entry.rows));
+        entry.deadline.is_none_or(|deadline| ends <= deadline)
+    }
+
+    /// Gives up the entries that a batch of the planned size would answer too late.
+    fn give_up_late(&mut self, curve: &Curve, dead: &mut Vec<Entry<T, K>>) {
+        self.crowded = true;
+        let ends = self.now + curve.run(self.planned());
+        dead.extend(self.entries.extract_if(.., |entry| {
+            entry.deadline.is_some_and(|deadline| deadline < ends)
+        }));
+        self.rows = self.entries.iter().map(|entry| entry.rows).sum();
+        self.earliest = self.entries.iter().filter_map(|entry| entry.deadline).min();
+    }
+}
+
+fn sooner(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
+}
+
 /// The time that an entry had when it came.
-fn entry_budget<T, K>(entry: &Entry<T, K>) -> Duration {
+fn budget<T, K>(entry: &Entry<T, K>) -> Duration {
     entry.deadline.map_or(Duration::MAX, |deadline| {
         deadline.saturating_duration_since(entry.arrived)
     })

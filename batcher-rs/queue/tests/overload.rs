@@ -55,7 +55,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
         let next = running
             .as_ref()
             .map_or(arrival, |(ends, _)| arrival.min(*ends));
-        if next - start > load.lasts {
+        if next > start + load.lasts {
             return good;
         }
         if let Some((ends, batch)) = running.take_if(|(ends, _)| *ends == next) {
@@ -63,7 +63,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
                 .entries
                 .iter()
                 .filter(|one| one.deadline.is_none_or(|at| ends <= at));
-            good.extend(in_time.map(|_| ends - start));
+            good.extend(in_time.map(|_| ends.duration_since(start)));
             queue.finished(batch.ticket, ends, true);
         } else {
             let deadline = load.deadline.map(|left| next + left);
@@ -81,7 +81,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
         while running.is_none() {
             match queue.poll(next) {
                 Next::Run(batch) => {
-                    let ends = next + server.takes(batch.rows, (load.slowdown)(next - start));
+                    let ends = next + server.takes(batch.rows, (load.slowdown)(next.duration_since(start)));
                     running = Some((ends, batch));
                 }
                 Next::Expire(_) => {}
