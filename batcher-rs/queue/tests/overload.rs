@@ -94,7 +94,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
 /// Share of `capacity` (rows per second) that was answered in time between two moments.
 fn goodput(good: &[Duration], from: Duration, to: Duration, capacity: f64) -> f64 {
     let count = good.iter().filter(|&&at| from <= at && at < to).count();
-    count as f64 / ((to - from).as_secs_f64() * capacity)
+    count as f64 / (to.saturating_sub(from).as_secs_f64() * capacity)
 }
 
 const SERVERS: [Server; 3] = [
