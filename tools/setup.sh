@@ -12,43 +12,50 @@ usable_python() {
     "$1" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null
 }
 
+missing=()
+
+# Sets `python` to one that can make the environment.
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.14 python3 python}; do
-        if usable_python "$candidate"; then
-            printf '%s\n' "$candidate"
+    local candidates=(python3.13 python3.12 python3.11 python3.14 python3 python)
+    [ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+    for python in "${candidates[@]}"; do
+        usable_python "$python" && return
+    done
+    for python in python3.14 python3.13 python3.12 python3.11 python3; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            missing+=("the venv module of $python (Debian, Ubuntu: apt install python3-venv)")
             return
         fi
     done
-    for candidate in python3.14 python3.13 python3.12 python3.11 python3; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            stop "$candidate cannot make virtual environments; install its venv module (Debian, Ubuntu: apt install python3-venv)."
-        fi
-    done
-    stop "needs Python 3.11 to 3.14; install one (Debian, Ubuntu: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3."
+    missing+=("Python 3.11 to 3.14 (Debian, Ubuntu: apt install python3 python3-venv; one elsewhere: make PYTHON=/path/to/python3)")
 }
 
 check_rust() {
-    local version major minor
-    command -v cargo >/dev/null ||
-        stop "needs Rust 1.88 or newer and found no cargo; install it with rustup (https://rustup.rs), or put ~/.cargo/bin on PATH."
-    version=$(cargo --version 2>&1) || stop "cargo does not run: $version"
+    local version minor
+    if ! version=$(cargo --version 2>/dev/null); then
+        missing+=("Rust 1.88 or newer (from https://rustup.rs)")
+        return
+    fi
     version=${version#cargo }
-    major=${version%%.*}
     minor=${version#*.}
     minor=${minor%%.*}
-    if [ "$major" -eq 1 ] && [ "$minor" -lt 88 ]; then
-        stop "needs Rust 1.88 or newer and found ${version%% *}; run: rustup update stable."
+    if [ "${version%%.*}" -eq 1 ] && [ "$minor" -lt 88 ]; then
+        missing+=("Rust 1.88 or newer, as ${version%% *} is too old (rustup update stable)")
     fi
-    command -v cc >/dev/null || stop "needs a C compiler to link with (Debian, Ubuntu: apt install build-essential)."
+    command -v cc >/dev/null || missing+=("a C compiler (Debian, Ubuntu: apt install build-essential)")
+}
+
+check_machine() {
+    usable_python .venv/bin/python || find_python
+    check_rust
+    [ ${#missing[@]} -eq 0 ] && return
+    say "headrace: this machine lacks"
+    printf '  - %s\n' "${missing[@]}" >&2
+    exit 1
 }
 
 make_environment() {
-    local python
-    if ! usable_python .venv/bin/python; then
-        python=$(find_python)
-        step "Make .venv with $("$python" --version)" "$python" -m venv --clear .venv
-    fi
+    usable_python .venv/bin/python || step "Make .venv with $("$python" --version)" "$python" -m venv --clear .venv
 }
 
 install_packages() {
@@ -94,7 +101,7 @@ build_models() {
     }
 }
 
-check_rust
+check_machine
 mkdir -p build
 # Two calls at once in one checkout take turns; the second then finds all done.
 exec 9>build/setup.lock

@@ -1,5 +1,8 @@
 # Sourced by the scripts beside it: one legible line for each thing done, the whole output only when it fails.
 
+# Where rustup puts cargo; shells that were not restarted since lack it.
+command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+
 say() { printf '%s\n' "$*" >&2; }
 
 # stop MESSAGE…: one sentence of what is wrong and what to do, then the end.
