@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?\s*")
@@ -31,6 +31,14 @@ def parse_duration(value: Any) -> Any:
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """A length of time in settings."""
+
+
+def _split(value: Any) -> Any:
+    return tuple(one.strip() for one in value.split(",") if one.strip()) if isinstance(value, str) else value
+
+
+CommaList: Final = BeforeValidator(_split)
+"""Annotation of a tuple that is written comma-separated; goes with pydantic-settings' `NoDecode`."""
 
 
 class Settings(BaseSettings):
@@ -64,4 +72,19 @@ def unknown_variables(settings: type[Settings], *, environ: Mapping[str, str]) -
             continue
         meant = nearest(name, known=known)
         sentences.append(f"{name} is no setting" + (f"; did you mean {meant}?" if meant else ""))
+    return sentences
+
+
+def explain(error: ValidationError, *, settings: type[Settings]) -> list[str]:
+    """One sentence for each thing that is wrong with the settings, with the name to look for."""
+    prefix = settings.model_config.get("env_prefix", "")
+    sentences: list[str] = []
+    for one in error.errors(include_url=False):
+        name = str(one["loc"][0]) if one["loc"] else ""
+        if one["type"] == "extra_forbidden":
+            meant = nearest(name, known=settings.model_fields)
+            sentences.append(f"unknown setting {name}" + (f"; did you mean {meant}?" if meant else ""))
+        else:
+            flag = "--" + name.replace("_", "-")
+            sentences.append(f"{flag} ({prefix}{name.upper()}) is {one['input']!r}: {one['msg']}")
     return sentences

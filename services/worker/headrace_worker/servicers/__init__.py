@@ -1,0 +1,1 @@
+"""The worker's slow half: every RPC but the two hot ones, which the Rust front answers."""
