@@ -6,9 +6,9 @@ A variable with a service's prefix that names no setting is reported with the ne
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -54,6 +54,16 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
         cli_hide_none_type=True,
     )
+
+    @classmethod
+    def from_arguments(cls, arguments: Sequence[str]) -> Self:
+        """The settings from these flags and the environment.
+
+        Raises:
+            pydantic.ValidationError: a value is wrong; `explain` makes sentences of it.
+            SystemExit: a flag is unknown, or help was asked for.
+        """
+        return cls(_cli_parse_args=list(arguments))  # type: ignore[call-arg]  # taken by BaseSettings.__init__
 
 
 def nearest(name: str, *, known: Iterable[str]) -> str | None:

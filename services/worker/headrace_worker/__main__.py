@@ -42,7 +42,7 @@ _SERVICES: Final = ("inference.GRPCInferenceService", "headrace.control.v1.Worke
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the worker until it is told to stop. Returns the exit status."""
     try:
-        settings = WorkerSettings(_cli_parse_args=list(sys.argv[1:] if arguments is None else arguments))
+        settings = WorkerSettings.from_arguments(sys.argv[1:] if arguments is None else arguments)
     except ValidationError as error:
         for sentence in explain(error, settings=WorkerSettings):
             print(f"headrace-worker: {sentence}", file=sys.stderr)

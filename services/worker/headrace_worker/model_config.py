@@ -170,7 +170,9 @@ def read_document(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigProblem(f"{path.name} can't be read: {error.__class__.__name__}") from error
     except yaml.YAMLError as error:
-        raise ConfigProblem(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigProblem(f"{path.name}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):

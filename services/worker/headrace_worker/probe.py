@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from statistics import median
 from time import perf_counter
 from typing import Any, Final, Literal
 
@@ -28,9 +27,9 @@ log: Final = logging.getLogger(__name__)
 
 TOLERANCE: Final = 1e-3
 QUANTISED_TOLERANCE: Final = 5e-2
-WORTHWHILE: Final = 1.05
+WORTHWHILE: Final = 1.1
 """Batching is switched on if some size runs this many times more rows per second than one row does."""
-COST_BUDGET: Final = timedelta(seconds=1.2)
+COST_BUDGET: Final = timedelta(seconds=1)
 SEARCH_BUDGET: Final = timedelta(seconds=3)
 
 # Two models measured at once would measure each other.
@@ -244,34 +243,37 @@ def _difference(one: Array, other: Array) -> float:
 
 
 def _costs(session: Session, rows: Rows, *, outputs: Sequence[str], max_rows: int) -> tuple[tuple[int, float], ...]:
-    """Microseconds of 1, 2, 4, … rows, as far as the budget goes; one row always."""
-    found: list[tuple[int, float]] = []
+    """Microseconds of 1, 2, 4, … rows, as far as the budget goes; one row always.
+
+    Neighbours on the machine only ever add time, so each size counts with its fastest run, and one row, which all the
+    others are compared with, is measured again at the end.
+    """
+    found: dict[int, float] = {}
     budget = COST_BUDGET.total_seconds()
     with _measuring:
         started, count = perf_counter(), 1
         while count <= max_rows:
-            feed = rows.feed(list(range(count)))
             try:
-                took = _timed(session, outputs, feed, limit=budget / 8)
+                found[count] = _timed(session, outputs, rows.feed(list(range(count))), limit=budget / 10)
             except (Rejected, RunFailed):
                 break  # no memory for so many, perhaps: the sizes that ran are enough
-            found.append((count, took * 1e6))
             left = budget - (perf_counter() - started)
-            # The next size takes about twice as long, at least twice.
-            if left < took * 6:
+            # The next size takes about twice as long, three times.
+            if left < found[count] * 7:
                 break
             count *= 2
-    return tuple(found) or ((1, 1000.0),)
+        if len(found) > 1:
+            found[1] = min(found[1], _timed(session, outputs, rows.feed([0]), limit=budget / 10))
+    return tuple((count, took * 1e6) for count, took in found.items()) or ((1, 1000.0),)
 
 
 def _timed(session: Session, outputs: Sequence[str], feed: Mapping[str, Any], *, limit: float) -> float:
-    """The median time of a run in seconds: at least two runs, at most 50, or until `limit` seconds are used."""
+    """The fastest run in seconds, of two at least and 50 at most, or as many as fit `limit` seconds."""
     session.run(outputs, feed)
-    times: list[float] = []
-    used = 0.0
-    while len(times) < 2 or (used < limit and len(times) < 50):
+    fastest, used, runs = float("inf"), 0.0, 0
+    while runs < 2 or (used < limit and runs < 50):
         started = perf_counter()
         session.run(outputs, feed)
-        times.append(perf_counter() - started)
-        used += times[-1]
-    return median(times)
+        took = perf_counter() - started
+        fastest, used, runs = min(fastest, took), used + took, runs + 1
+    return fastest

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from headrace_core.lifecycle import Readiness
     from headrace_worker.loader import Loader
+    from headrace_worker.loading import Loaded
     from headrace_worker.progress import Progress
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -196,6 +197,9 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, _request: pb.ModelInferRequest, _context: Context) -> NoReturn:
         raise Unsupported("inference is answered by the front; this half has no path for it")
 
+    def ModelStreamInfer(self, _requests: object, _context: Context) -> NoReturn:
+        raise Unsupported("inference is answered by the front; this half has no path for it")
+
     async def SystemSharedMemoryStatus(self, _request: object, _context: Context) -> NoReturn:
         raise Unsupported(_SHARED_MEMORY)
 
@@ -223,7 +227,7 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
             raise VersionNotFound(f"model {name!r}: no version {version!r}; {what}")
         return found
 
-    def _loaded(self, name: str, version: str) -> describe.Loaded:
+    def _loaded(self, name: str, version: str) -> Loaded:
         found = self._known(name, version)
         if found.loaded is not None:
             return found.loaded
@@ -240,8 +244,9 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
 
 
 def server_ready(readiness: Readiness, models: Models, progress: Progress) -> bool:
-    """The rule: start-up is done, no drain, and every served model makes progress. A model that failed to load doesn't
-    take the others away; `ModelReady` tells of it.
+    """The rule: start-up is done, no drain, and every served model makes progress.
+
+    A model that failed to load doesn't take the others away; `ModelReady` tells of it.
     """
     return readiness.ready and all(progress.moves(one.name, one.version) for one in models if one.state is State.READY)
 
