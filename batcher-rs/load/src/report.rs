@@ -12,6 +12,8 @@ use crate::record::Record;
 pub struct Report {
     /// Requests that ended and count: those of the warm-up don't.
     pub requests: u64,
+    /// Requests that ended, those of the warm-up and after the end included: what server CPU time is to be divided by.
+    pub all_requests: u64,
     /// Those answered with OK.
     pub ok: u64,
     /// OK a second.
@@ -106,6 +108,7 @@ impl Report {
         };
         Self {
             requests: record.ok + record.failed,
+            all_requests: record.all,
             ok: record.ok,
             rps: rate(record.ok),
             goodput_rps: rate(record.within_deadline),
