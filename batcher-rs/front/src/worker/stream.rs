@@ -14,6 +14,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use h2::server::SendResponse;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -67,12 +68,15 @@ impl StreamCall {
         let still = self.shared.config().body_timeout();
         let reading = self.read(body, slots);
         let writing = write(answers, &mut stream, self.errors_end_stream, still);
-        let gone = poll_fn(|cx| respond_gone(&mut respond, cx));
-        tokio::select! {
-            // Reading ends when the caller has no more; what was read is still answered.
-            (_, written) = async { tokio::join!(reading, writing) } => finish(stream, written),
-            () = gone => {}
-        }
+        // Reading ends when the caller has no more; what was read is still answered. Writing ends the stream.
+        let written = {
+            let mut writing = pin!(writing);
+            tokio::select! {
+                written = &mut writing => written,
+                () = reading => writing.await,
+            }
+        };
+        finish(stream, written);
     }
 
     async fn read(&self, mut body: Body, slots: mpsc::Sender<Slot>) {
@@ -123,8 +127,13 @@ impl StreamCall {
     }
 }
 
-fn respond_gone(respond: &mut SendResponse<Bytes>, cx: &mut std::task::Context<'_>) -> std::task::Poll<()> {
-    respond.poll_reset(cx).map(|_| ())
+/// What `future` gives, unless the caller resets the stream first: also while nothing is to be sent.
+async fn unless_gone<T>(stream: &mut SendStream<Bytes>, future: impl Future<Output = T>) -> Result<T, ReaderGone> {
+    let gone = poll_fn(|cx| stream.poll_reset(cx));
+    tokio::select! {
+        value = future => Ok(value),
+        _ = gone => Err(ReaderGone),
+    }
 }
 
 /// How writing ended: all answered, ended by an error, or nobody reads.
@@ -143,7 +152,7 @@ async fn write(
     errors_end_stream: bool,
     still: Duration,
 ) -> Written {
-    while let Some(slot) = answers.recv().await {
+    while let Some(slot) = unless_gone(stream, answers.recv()).await? {
         let (failed, id) = match slot {
             Slot::Over(status) => return Ok(Some(status)),
             Slot::Refused { status, id } => (Some(status), id),
@@ -166,7 +175,7 @@ async fn answer(
     still: Duration,
 ) -> Result<Option<Status>, ReaderGone> {
     let failed = loop {
-        match items.recv().await {
+        match unless_gone(stream, items.recv()).await? {
             Some(StreamItem::Frame(frame)) => send_all(stream, frame, still).await?,
             Some(StreamItem::End) => break None,
             Some(StreamItem::Failed(status)) => break Some(status),
