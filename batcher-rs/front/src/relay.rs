@@ -23,8 +23,9 @@ use http::{Request, Response};
 use tokio::time::Sleep;
 
 pub(crate) use failure::{Stop, certainly_never_ran, deadline_exceeded, status_of};
-pub(crate) use headers::{forwarded, http_status, set_timeout, soften, soften_trailers};
-pub(crate) use pump::{Broken, Pump};
+pub(crate) use headers::{http_status, message_of, set_timeout, soften, soften_trailers};
+use headers::forwarded;
+pub(crate) use pump::{Broken, Meter, Pump};
 
 use crate::status::{Reason, Status, refuse, trailers};
 use crate::upstream::Upstream;
@@ -56,7 +57,7 @@ pub async fn relay(
     };
     let headers = forwarded(&parts.headers, Some(&context.peer));
     let end = body.is_end_stream();
-    let mut head = || {
+    let mut first = || {
         let mut request = Request::new(());
         *request.method_mut() = parts.method.clone();
         *request.uri_mut() = upstream.uri(path.clone());
@@ -65,26 +66,24 @@ pub async fn relay(
         request
     };
     let mut timer = pin!(timer(context.deadline));
-    let opened = match upstream.open_now(&mut head, end) {
+    let opened = match upstream.open_now(&mut first, end) {
         Some(opened) => Ok(Ok(opened)),
         None => {
-            let opening = pin!(upstream.open(&mut head, end));
+            let opening = pin!(upstream.open(&mut first, end));
             unless(opening, &mut respond, timer.as_mut()).await
         }
     };
-    let (response, stream) = match opened {
+    let (mut response, stream) = match opened {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => return refuse(&mut respond, &error.into()),
         Err(stop) => return answer(&mut respond, stop, context.deadline),
     };
-    let up = Pump::new(body, stream, context.max_message_bytes);
-    let mut call = Call {
-        up,
-        up_done: end,
-        response,
-    };
-    match call.head(&mut respond, timer.as_mut()).await {
-        Ok(response) => call.down(response, respond, timer.as_mut(), &context).await,
+    let longest = context.max_message_bytes;
+    let mut up = (!end).then(|| Pump::new(body, stream, longest));
+    match head(&mut up, &mut response, &mut respond, timer.as_mut()).await {
+        Ok(response) => {
+            down(up, response, respond, timer.as_mut(), context.deadline, longest).await;
+        }
         Err(stop) => answer(&mut respond, stop, context.deadline),
     }
 }
@@ -129,101 +128,108 @@ pub(crate) fn answer(respond: &mut SendResponse<Bytes>, stop: Stop, deadline: Op
     }
 }
 
-/// A call that the upstream has: its request on the way up, its answer to come.
-pub(crate) struct Call {
-    pub(crate) up: Pump,
-    pub(crate) up_done: bool,
-    pub(crate) response: ResponseFuture,
+/// Moves the request up. An error ends the call; a broken upstream does not: its answer says more.
+fn poll_up(up: &mut Option<Pump>, cx: &mut Context<'_>) -> Result<(), Stop> {
+    let Some(pump) = up else { return Ok(()) };
+    match pump.poll(cx) {
+        Poll::Pending => Ok(()),
+        Poll::Ready(Ok(()) | Err(Broken::To)) => {
+            *up = None;
+            Ok(())
+        }
+        Poll::Ready(Err(Broken::From(_))) => Err(Stop::CallerGone),
+        Poll::Ready(Err(Broken::TooLarge(status))) => Err(Stop::Refuse(status)),
+    }
 }
 
-impl Call {
-    /// Moves the request up. An error ends the call; a broken upstream does not: its answer says more.
-    fn poll_up(&mut self, cx: &mut Context<'_>) -> Result<(), Stop> {
-        if self.up_done {
-            return Ok(());
+/// Waits for the head of the answer, while the request moves up.
+pub(crate) async fn head(
+    up: &mut Option<Pump>,
+    response: &mut ResponseFuture,
+    respond: &mut SendResponse<Bytes>,
+    mut timer: Pin<&mut Option<Sleep>>,
+) -> Result<Response<RecvStream>, Stop> {
+    poll_fn(|cx| {
+        if let Err(stop) = poll_up(up, cx) {
+            return Poll::Ready(Err(stop));
         }
-        match self.up.poll(cx) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(()) | Err(Broken::To)) => {
-                self.up_done = true;
-                Ok(())
-            }
-            Poll::Ready(Err(Broken::From(_))) => Err(Stop::CallerGone),
-            Poll::Ready(Err(Broken::TooLarge(status))) => Err(Stop::Refuse(status)),
+        if let Poll::Ready(head) = Pin::new(&mut *response).poll(cx) {
+            return Poll::Ready(head.map_err(Stop::Lost));
         }
-    }
+        if respond.poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(Stop::CallerGone));
+        }
+        if poll_timer(timer.as_mut(), cx) {
+            return Poll::Ready(Err(Stop::Refuse(deadline_exceeded())));
+        }
+        Poll::Pending
+    })
+    .await
+}
 
-    /// The head of the answer, while the request moves up.
-    pub(crate) async fn head(
-        &mut self,
-        respond: &mut SendResponse<Bytes>,
-        mut timer: Pin<&mut Option<Sleep>>,
-    ) -> Result<Response<RecvStream>, Stop> {
-        poll_fn(|cx| {
-            if let Err(stop) = self.poll_up(cx) {
-                return Poll::Ready(Err(stop));
-            }
-            if let Poll::Ready(head) = Pin::new(&mut self.response).poll(cx) {
-                return Poll::Ready(head.map_err(Stop::Lost));
-            }
-            if respond.poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(Stop::CallerGone));
-            }
-            if poll_timer(timer.as_mut(), cx) {
-                return Poll::Ready(Err(Stop::Refuse(deadline_exceeded())));
-            }
-            Poll::Pending
-        })
-        .await
-    }
+/// How an answer ended on its way down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With the upstream's own trailers.
+    Whole,
+    /// The upstream was lost in the middle of it.
+    Lost,
+    /// The caller left, its time ran out, or we refused to go on.
+    Stopped,
+}
 
-    /// Sends the answer down to its end, while the rest of the request still moves up.
-    pub(crate) async fn down(
-        mut self,
-        response: Response<RecvStream>,
-        mut respond: SendResponse<Bytes>,
-        mut timer: Pin<&mut Option<Sleep>>,
-        context: &RelayContext,
-    ) {
-        if let Some(status) = http_status(&response) {
-            return refuse(&mut respond, &status);
+/// Sends the answer down to its end, while the rest of the request still moves up.
+pub(crate) async fn down(
+    mut up: Option<Pump>,
+    response: Response<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    mut timer: Pin<&mut Option<Sleep>>,
+    deadline: Option<Instant>,
+    max_message_bytes: usize,
+) -> Ending {
+    if let Some(status) = http_status(&response) {
+        refuse(&mut respond, &status);
+        return Ending::Lost;
+    }
+    let (mut parts, body) = response.into_parts();
+    soften(&mut parts.headers);
+    let end = body.is_end_stream();
+    let Ok(stream) = respond.send_response(Response::from_parts(parts, ()), end) else {
+        return Ending::Stopped;
+    };
+    if end {
+        return Ending::Whole;
+    }
+    let mut down = Pump::new(body, stream, max_message_bytes).ending_in_trailers();
+    let over = poll_fn(|cx| {
+        if let Err(stop) = poll_up(&mut up, cx) {
+            return Poll::Ready(Err(stop));
         }
-        let (mut parts, body) = response.into_parts();
-        soften(&mut parts.headers);
-        let end = body.is_end_stream();
-        let Ok(stream) = respond.send_response(Response::from_parts(parts, ()), end) else {
-            return;
-        };
-        if end {
-            return;
+        match down.poll(cx) {
+            Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+            Poll::Ready(Err(Broken::To)) => return Poll::Ready(Err(Stop::CallerGone)),
+            Poll::Ready(Err(Broken::From(error))) => return Poll::Ready(Err(Stop::Lost(error))),
+            Poll::Ready(Err(Broken::TooLarge(status))) => {
+                return Poll::Ready(Err(Stop::Refuse(status)));
+            }
+            Poll::Pending => {}
         }
-        let mut down = Pump::new(body, stream, context.max_message_bytes).ending_in_trailers();
-        let over = poll_fn(|cx| {
-            if let Err(stop) = self.poll_up(cx) {
-                return Poll::Ready(Err(stop));
-            }
-            match down.poll(cx) {
-                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
-                Poll::Ready(Err(Broken::To)) => return Poll::Ready(Err(Stop::CallerGone)),
-                Poll::Ready(Err(Broken::From(error))) => {
-                    return Poll::Ready(Err(Stop::Lost(error)));
-                }
-                Poll::Ready(Err(Broken::TooLarge(status))) => {
-                    return Poll::Ready(Err(Stop::Refuse(status)));
-                }
-                Poll::Pending => {}
-            }
-            if down.to().poll_reset(cx).is_ready() {
-                return Poll::Ready(Err(Stop::CallerGone));
-            }
-            if poll_timer(timer.as_mut(), cx) {
-                return Poll::Ready(Err(Stop::Refuse(deadline_exceeded())));
-            }
-            Poll::Pending
-        })
-        .await;
-        if let Err(stop) = over {
-            end_with(down.to(), stop, context.deadline);
+        if down.to().poll_reset(cx).is_ready() {
+            return Poll::Ready(Err(Stop::CallerGone));
+        }
+        if poll_timer(timer.as_mut(), cx) {
+            return Poll::Ready(Err(Stop::Refuse(deadline_exceeded())));
+        }
+        Poll::Pending
+    })
+    .await;
+    match over {
+        Ok(()) => Ending::Whole,
+        Err(stop) => {
+            let ending =
+                if matches!(stop, Stop::Lost(_)) { Ending::Lost } else { Ending::Stopped };
+            end_with(down.to(), stop, deadline);
+            ending
         }
     }
 }

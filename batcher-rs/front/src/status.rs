@@ -305,6 +305,26 @@ fn percent_encode(message: &str) -> (&str, HeaderValue) {
     (&message[..kept], value)
 }
 
+/// The text that [`percent_encode`] encoded; bytes that follow no rule stand for themselves.
+pub(crate) fn percent_decode(value: &[u8]) -> String {
+    let digit = |at: usize| value.get(at).and_then(|&byte| (byte as char).to_digit(16));
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut at = 0;
+    while at < value.len() {
+        match (value[at], digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            (byte, ..) => {
+                bytes.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -436,6 +456,8 @@ mod tests {
         let (kept, value) = percent_encode("100% größer\n");
         assert_eq!(kept, "100% größer\n");
         assert_eq!(value, "100%25 gr%C3%B6%C3%9Fer%0A");
+        assert_eq!(percent_decode(value.as_bytes()), "100% größer\n");
+        assert_eq!(percent_decode(b"100%"), "100%");
         let long = format!("a{}", "ö".repeat(5000));
         let (kept, value) = percent_encode(&long);
         assert!(value.len() <= LONGEST_MESSAGE);

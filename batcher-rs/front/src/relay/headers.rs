@@ -7,12 +7,13 @@ use http::header::{CONNECTION, CONTENT_TYPE, HOST, TE, TRANSFER_ENCODING, UPGRAD
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::deadline::{GRPC_TIMEOUT, timeout_value};
-use crate::status::{Reason, Status, trailers};
+use crate::status::{Reason, Status, percent_decode, trailers};
 
 const PEER: HeaderName = HeaderName::from_static("headrace-peer");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// Headers that concern one connection, and those that each hop writes anew.
 pub(crate) fn is_the_hops_own(name: &HeaderName) -> bool {
@@ -81,6 +82,11 @@ pub(crate) fn http_status(response: &Response<RecvStream>) -> Option<Status> {
             response.status().as_u16()
         ),
     ))
+}
+
+/// The text of a status that came as headers.
+pub(crate) fn message_of(headers: &HeaderMap) -> String {
+    headers.get(GRPC_MESSAGE).map_or_else(String::new, |message| percent_decode(message.as_bytes()))
 }
 
 /// `UNKNOWN` is an exception that nobody translated: the caller gets `INTERNAL`, and not its text.

@@ -169,6 +169,11 @@ impl Meter {
         }
     }
 
+    /// Whether the last message is whole and the next has not begun.
+    pub(crate) fn between_messages(&self) -> bool {
+        self.seen == 0 && self.left == 0
+    }
+
     /// Takes note of the next bytes; an error as soon as a prefix announces too much.
     pub(crate) fn feed(&mut self, mut data: &[u8]) -> Result<(), Status> {
         while !data.is_empty() {
