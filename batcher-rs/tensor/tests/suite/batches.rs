@@ -288,3 +288,16 @@ fn strings_of_many_requests_keep_their_bytes_and_order() {
     assert_eq!(replies[0].raw, one.raw);
     assert_eq!(replies[1].raw, two.raw);
 }
+
+#[test]
+fn callers_that_list_their_inputs_in_another_order_share_a_batch_without_mixing() {
+    let model = silero();
+    let listed = speech(1, 1);
+    let mut reversed = speech(2, 2);
+    reversed.inputs.reverse();
+    reversed.raw.reverse();
+    let replies = echo(&model, &[listed.clone(), reversed.clone()]);
+    assert_eq!(replies[0].raw, listed.raw);
+    reversed.raw.reverse();
+    assert_eq!(replies[1].raw, reversed.raw);
+}

@@ -255,3 +255,13 @@ fn floods_of_tiny_fields_are_refused_before_they_take_memory() {
         "a shape has more than 64 dimensions"
     );
 }
+
+#[test]
+fn a_group_ends_under_its_own_number_only() {
+    agrees(&[0x4b, 0x08, 0x01, 0x4c]);
+    assert!(parse(&[0x4b, 0x08, 0x01, 0x4c]).is_ok());
+    for message in [&[0x4b, 0x44][..], &[0x4b, 0x54], &[0x4b, 0x08], &[0x4c]] {
+        agrees(message);
+        assert!(parse(message).is_err());
+    }
+}

@@ -71,3 +71,10 @@ fn what_can_never_become_a_message_is_refused_from_its_prefix() {
         assert!(error.offset <= bytes.len());
     }
 }
+
+#[test]
+fn a_whole_message_that_is_cut_short_is_refused_not_waited_for() {
+    let cut = [0x0a, 0x01, b'm', 0x3a, 0x05, 1];
+    assert_eq!(peek(&cut, true).unwrap_err().offset, 5);
+    assert!(head(&cut[..2], false).is_none());
+}
