@@ -2,6 +2,7 @@
 //! model instance; it is entered once a batch, and never with a lock held.
 
 mod batch;
+mod gateway;
 
 mod load;
 mod outputs;
@@ -45,6 +46,7 @@ fn headrace_batcher(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batch::Batch>()?;
     module.add_class::<batch::Input>()?;
     module.add_class::<worker::WorkerFront>()?;
+    module.add_class::<gateway::GatewayFront>()?;
     module.add_function(wrap_pyfunction!(load::load_test, module)?)?;
     module.add_function(wrap_pyfunction!(status_table, module)?)?;
     module.add_function(wrap_pyfunction!(version, module)?)
