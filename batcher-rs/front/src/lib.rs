@@ -4,6 +4,7 @@ pub mod body;
 pub mod compress;
 pub mod config;
 pub mod deadline;
+pub mod gateway;
 pub mod io;
 mod fallback;
 mod keepalive;

@@ -66,12 +66,11 @@ pub async fn relay(
         request
     };
     let mut timer = pin!(timer(context.deadline));
-    let opened = match upstream.open_now(&mut first, end) {
-        Some(opened) => Ok(Ok(opened)),
-        None => {
-            let opening = pin!(upstream.open(&mut first, end));
-            unless(opening, &mut respond, timer.as_mut()).await
-        }
+    let opened = if let Some(opened) = upstream.open_now(&mut first, end) {
+        Ok(Ok(opened))
+    } else {
+        let opening = pin!(upstream.open(&mut first, end));
+        unless(opening, &mut respond, timer.as_mut()).await
     };
     let (mut response, stream) = match opened {
         Ok(Ok(opened)) => opened,

@@ -168,6 +168,7 @@ impl Upstream {
     }
 
     /// The URI of a method here.
+    #[allow(clippy::missing_panics_doc, reason = "the parts are there")]
     pub fn uri(&self, path: PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(Scheme::HTTP);
@@ -227,14 +228,12 @@ impl Upstream {
                 _ => return None,
             }
         };
-        match sender.send_request(head(), end) {
-            Ok(opened) => Some(opened),
-            // The peer said GOAWAY, or the connection is over and its task has not run yet.
-            Err(_) => {
-                self.retire(generation);
-                None
-            }
+        if let Ok(opened) = sender.send_request(head(), end) {
+            return Some(opened);
         }
+        // The peer said GOAWAY, or the connection is over and its task has not run yet.
+        self.retire(generation);
+        None
     }
 
     /// Starts a stream, dialling if need be. `head` is called once per attempt.
@@ -427,11 +426,11 @@ struct Pulse {
 
 impl Pulse {
     fn new(times: Pings, pings: PingPong) -> Self {
-        let timer = Box::pin(tokio::time::sleep(times.after));
+        let rest = Box::pin(tokio::time::sleep(times.after));
         Self {
             pings,
             times,
-            timer,
+            timer: rest,
             received: 0,
             pinged: false,
             outstanding: false,

@@ -1,20 +1,14 @@
 //! The gateway: finds the replica that shall serve a request and passes the bytes on, both ways, as they come.
 //!
-//! Build one [`Gateway`] per process with the number of the server's threads, give it route tables as they change, and let
-//! [`Gateway::service`] make each thread's service:
-//!
-//! ```ignore
-//! let mut server = Server::bind(config)?;
-//! let gateway = Gateway::new(server.shared().config());
-//! gateway.set_routes(&table_json)?;
-//! server.start({ let gateway = Arc::clone(&gateway); move |shared| gateway.service(shared) })?;
-//! ```
+//! [`GatewayFront`] is the whole of it: bind, start, give it route tables as they change, drain, stop. Inside, one [`Gateway`] is
+//! shared by all threads and makes each thread's [`GatewayService`].
 //!
 //! `ModelInfer` and `ModelStreamInfer` are served here; everything else goes to the Python half. What the gateway decided
 //! travels as metadata (`headrace-model`, `headrace-version`), for the body is never written anew.
 
 mod arrival;
 mod ask;
+mod front;
 mod infer;
 mod metadata;
 mod probe;
@@ -37,6 +31,7 @@ use headrace_tensor::Head;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request};
 
+pub use front::GatewayFront;
 pub use headrace_route::BadTable;
 
 use parking_lot::Mutex;
@@ -79,8 +74,7 @@ impl Gateway {
         })
     }
 
-    /// Replaces the route table (JSON). Requests that were routed keep their way; replicas that stay keep their
-    /// connections, counters and health.
+    /// Replaces the route table; see [`GatewayFront::set_routes`].
     ///
     /// # Errors
     /// What is wrong with the table; the old one stays.
@@ -90,7 +84,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// A worker said how many rows it has queued; the choice between replicas minds it. Unknown ids are ignored.
+    /// See [`GatewayFront::report_queue`].
     pub fn report_queue(&self, replica: &str, rows: u64) {
         if let Some(known) = self
             .routes
@@ -199,12 +193,12 @@ impl GatewayService {
         let timeout = parse_timeout(headers)?.map_or(longest, |timeout| timeout.min(longest));
         Ok(Instant::now() + timeout)
     }
+}
 
-    /// When the caller says its time is over.
-    fn own_deadline(&self, headers: &HeaderMap) -> Result<Option<Instant>, Status> {
-        let timeout = parse_timeout(headers)?;
-        Ok(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
-    }
+/// When the caller says its time is over.
+fn own_deadline(headers: &HeaderMap) -> Result<Option<Instant>, Status> {
+    let timeout = parse_timeout(headers)?;
+    Ok(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
 }
 
 /// The paths as they go upstream; cloning one is a matter of a count.

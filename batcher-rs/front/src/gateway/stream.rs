@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use super::arrival::PREFIX;
 use super::ask::{Answer, Ask, ask, headers_for};
-use super::{GatewayService, STREAM};
+use super::{GatewayService, STREAM, own_deadline};
 use crate::body::{Body, BodyError};
 use crate::relay::{
     Meter, deadline_exceeded, http_status, message_of, poll_timer, soften, soften_trailers,
@@ -89,7 +89,7 @@ pub(super) fn take(
     mut respond: SendResponse<Bytes>,
 ) {
     let (parts, recv) = request.into_parts();
-    let deadline = match service.own_deadline(&parts.headers) {
+    let deadline = match own_deadline(&parts.headers) {
         Ok(deadline) => deadline,
         Err(status) => return service.refuse(&mut respond, &status),
     };
@@ -124,7 +124,7 @@ impl Call {
             let writing = self.write(asked, &mut stream, &room);
             tokio::select! {
                 // Reading ends when the caller has no more; what was read is still answered.
-                (_, end) = async { tokio::join!(reading, writing) } => end,
+                ((), end) = async { tokio::join!(reading, writing) } => end,
                 _ = poll_fn(|cx| respond.poll_reset(cx)) => End::ReaderGone,
                 () = poll_fn(|cx| if poll_timer(timer.as_mut(), cx) { ().into() } else { std::task::Poll::Pending }) => {
                     End::Status(deadline_exceeded())
