@@ -13,6 +13,7 @@ from typing import Final
 
 import pydantic
 from grpc_health.v1 import health_pb2_grpc
+from pydantic_settings import CliApp
 
 from headrace_batcher import GatewayFront
 from headrace_core import logging as core_logging
@@ -37,7 +38,7 @@ log: Final = logging.getLogger("headrace_gateway")
 def main() -> None:
     """Reads the settings and serves until told to stop."""
     try:
-        settings = GatewaySettings(_cli_parse_args=True)
+        settings = CliApp.run(GatewaySettings)
     except pydantic.ValidationError as error:
         for one in error.errors():
             print(f"headrace-gateway: {'.'.join(map(str, one['loc']))}: {one['msg']}", file=sys.stderr)
@@ -57,7 +58,9 @@ async def serve(settings: GatewaySettings) -> int:
         front = GatewayFront(_front_config(settings, fallback=socket.target))
     except (OSError, ValueError) as error:
         socket.close()
-        log.error("cannot listen", extra={"address": settings.listen, "detail": str(error)})
+        log.error(  # noqa: TRY400 - the address is what matters
+            "cannot listen", extra={"address": settings.listen, "detail": str(error)}
+        )
         return 1
 
     changes = Changes()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -20,7 +20,7 @@ LONG: Final = timedelta(minutes=10)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Answer = TypeVar("Answer")
-Ask = Callable[[rpc.GRPCInferenceServiceAsyncStub, float], Awaitable[Answer]]
+Ask = Callable[["rpc.GRPCInferenceServiceAsyncStub", float], Awaitable[Answer]]
 """A call on a worker's stub within so many seconds."""
 
 
@@ -88,7 +88,7 @@ class Workers:
 
 
 def _translated(name: str, error: grpc.aio.AioRpcError) -> ServingError:
-    trailers = [(str(key), value) for key, value in tuple(error.trailing_metadata() or ())]
+    trailers = list(cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ()))
     translated = from_status(error.code(), error.details() or "", trailers=trailers)
     # A status without our reason comes from gRPC itself: the connection, not the worker's mind.
     if isinstance(translated, ForeignStatus) and error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -98,6 +98,6 @@ def _translated(name: str, error: grpc.aio.AioRpcError) -> ServingError:
 
 def time_left(context: Context, *, at_most: timedelta) -> float:
     """Seconds for a call to a worker: what the caller has left, capped."""
-    left = context.time_remaining()
+    left = cast("float | None", context.time_remaining())  # None without a deadline, whatever its stubs say
     most = at_most.total_seconds()
     return most if left is None else max(0.0, min(left, most))

@@ -21,7 +21,7 @@ PROGRAMS = Programs(python=sys.executable, gateway=(STAND_IN, "gateway"), worker
 
 async def until(true: Callable[[], object], *, within_s: float = 20.0) -> None:
     async with asyncio.timeout(within_s):
-        while not true():
+        while not true():  # noqa: ASYNC110 - another process or task changes it
             await asyncio.sleep(0.01)
 
 

@@ -38,7 +38,7 @@ def test_a_port_that_somebody_listens_on_is_taken():
 
 
 def test_an_address_of_another_machine_is_no_taken_port():
-    with pytest.raises(OSError) as problem:
+    with pytest.raises(OSError, match="assign requested address") as problem:
         claim("192.0.2.1", port=0)
     assert not isinstance(problem.value, PortTaken)
 
@@ -77,7 +77,9 @@ def test_any_line_becomes_an_entry(line: str, level: str, message: str):
 
 
 def test_entries_render_for_people_and_for_programs():
-    told = entry("worker-1", '{"time":"2026-01-01T10:00:00.123Z","level":"info","message":"ready","service":"x","rows":3}')
+    told = entry(
+        "worker-1", '{"time":"2026-01-01T10:00:00.123Z","level":"info","message":"ready","service":"x","rows":3}'
+    )
     assert Text(colour=False)(told) == "10:00:00.123 worker-1   ready rows=3"
     assert "\x1b[" in Text(colour=True)(told)
     assert json.loads(as_json(told)) == {

@@ -53,6 +53,14 @@ async def test_a_gateway_that_is_the_public_door_comes_back_on_the_same_port(run
         await until(lambda: stack.pid("gateway-1") not in (None, old) and listens(public))
 
 
+def is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 async def test_stopping_goes_from_the_front_to_the_back_and_leaves_nothing(run_stack, tmp_path):
     async with run_stack(envoy=True, nats=True, workers=2, gateways=2) as stack:
         record = stack.record()
@@ -74,9 +82,9 @@ async def test_stopping_goes_from_the_front_to_the_back_and_leaves_nothing(run_s
         assert gone(service.pid)
         assert service.address is not None
         assert not listens(service.address)
-    assert not Path(record.run_dir).exists()
-    assert sorted(path.name for path in stack.state.path.iterdir()) == ["lock", "nats"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a state folder", "journal", "some models"]
+    assert not is_there(record.run_dir)
+    assert left(stack.state.path) == ["lock", "nats"]
+    assert left(tmp_path) == ["a state folder", "journal", "some models"]
 
 
 async def test_a_second_stop_request_kills_what_does_not_want_to_go(run_stack, tmp_path):
@@ -158,9 +166,9 @@ async def test_a_gateway_behind_envoy_can_die_and_is_found_again(run_stack):
         gateway = next(service for service in record.services if service.name == "gateway-1")
         os.kill(gateway.pid, signal.SIGKILL)
         await until(lambda: stack.pid("gateway-1") not in (None, gateway.pid) and listens(gateway.address))
-        assert f"port_value: {gateway.address.rpartition(':')[2]}" in (
-            Path(record.run_dir) / "envoy.yaml"
-        ).read_text(encoding="utf-8")
+        assert f"port_value: {gateway.address.rpartition(':')[2]}" in (Path(record.run_dir) / "envoy.yaml").read_text(
+            encoding="utf-8"
+        )
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path, models):
@@ -185,7 +193,9 @@ def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path, models):
         """
     )
     environment = {**os.environ, "STAND_IN_JOURNAL": str(tmp_path / "journal"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         record = StateDir(tmp_path / "state").read()
