@@ -14,7 +14,7 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.model_selection import train_test_split
 
 NAME = "gbdt"
-LICENCE = "BSD-3-Clause (data and training code: scikit-learn)"
+LICENCE = "BSD-3-Clause (data and training code from scikit-learn)"
 FEATURES = 30
 
 

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+import yaml
 from PIL import Image
 from tokenizers import Tokenizer
+
+from headrace_core.cards import Card
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"
@@ -122,6 +125,15 @@ def test_gbdt_scores_as_scikit_learn_does() -> None:
     label, probabilities = load("gbdt")(input=np.array(golden["rows"], np.float32))
     assert label.tolist() == golden["labels"]
     np.testing.assert_allclose(probabilities, golden["probabilities"], atol=golden["tolerance"])
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_its_card_can_be_read_and_names_its_licence(name: str) -> None:
+    folder = MODELS / name
+    card = Card.model_validate(yaml.safe_load((folder / "model.yaml").read_text())["card"])
+    assert card.summary
+    assert card.licence
+    assert card.delivered(folder).licence == card.licence
 
 
 def test_building_again_gives_the_same_bytes(tmp_path: Path) -> None:
