@@ -11,6 +11,7 @@ from typing import Literal
 
 from headrace.stack.envoy import Address, EnvoySettings, render
 from headrace.stack.ports import Claim
+from headrace.stack.repository import Repository
 
 AccessLog = Literal["all", "errors", "off"]
 
@@ -123,7 +124,7 @@ class Ports:
 
 
 def plan(
-    options: UpOptions, *, programs: Programs, ports: Ports, repository: Path, nats_dir: Path, run_dir: Path
+    options: UpOptions, *, programs: Programs, ports: Ports, repository: Repository, nats_dir: Path, run_dir: Path
 ) -> tuple[tuple[ChildSpec, ...], ...]:
     """The programs in tiers: a tier starts when the one before is ready, and stops after the one behind it has stopped.
 
@@ -150,7 +151,8 @@ def plan(
                 env={
                     **common,
                     "HEADRACE_WORKER_ID": f"worker-{number}",
-                    "HEADRACE_WORKER_MODELS": str(repository),
+                    "HEADRACE_WORKER_MODELS": str(repository.path),
+                    "HEADRACE_WORKER_ALLOWED_ROOTS": ",".join(map(str, repository.roots)),
                     "HEADRACE_WORKER_DEVICE": options.device,
                     "HEADRACE_WORKER_INSTANCES": str(_instances(options.workers)),
                     **({"HEADRACE_WORKER_NATS_URL": nats_url} if nats_url else {}),

@@ -5,17 +5,27 @@ together as links in a folder of the stack's own.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.stack.problem import UsageProblem
 
 
-def assemble(models: Sequence[Path], *, links: Path) -> Path:
+@dataclass(frozen=True)
+class Repository:
+    """What the workers serve."""
+
+    path: Path
+    roots: tuple[Path, ...] = ()
+    """Where its links lead: workers follow none that they were not told of."""
+
+
+def assemble(models: Sequence[Path], *, links: Path) -> Repository:
     """The repository to serve. Makes `links` only if links are needed. Raises `UsageProblem`."""
     for path in models:
         _check(path)
     if len(models) == 1 and models[0].is_dir() and not _is_model(models[0]):
-        return models[0].absolute()
+        return Repository(models[0].absolute())
     found: dict[str, Path] = {}
     for path in models:
         for entry in [path] if _is_model(path) else _entries(path):
@@ -26,7 +36,7 @@ def assemble(models: Sequence[Path], *, links: Path) -> Path:
     links.mkdir(parents=True)
     for target in found.values():
         (links / target.name).symlink_to(target)
-    return links
+    return Repository(links, tuple(target if target.is_dir() else target.parent for target in found.values()))
 
 
 def _check(path: Path) -> None:

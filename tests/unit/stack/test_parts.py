@@ -14,7 +14,7 @@ from headrace.stack.backoff import Backoff
 from headrace.stack.logs import Lines, LogWriter, RollingFile, Text, as_json, entry
 from headrace.stack.ports import PortTaken, claim
 from headrace.stack.problem import StackProblem, UsageProblem
-from headrace.stack.repository import assemble
+from headrace.stack.repository import Repository, assemble
 from headrace.stack.state import StateDir, make_temporary, remove, running
 
 
@@ -157,7 +157,7 @@ def model(path: Path) -> Path:
 
 def test_one_repository_folder_is_served_as_it_is(tmp_path: Path):
     model(tmp_path / "repo" / "a" / "1" / "model.onnx")
-    assert assemble([tmp_path / "repo"], links=tmp_path / "links") == tmp_path / "repo"
+    assert assemble([tmp_path / "repo"], links=tmp_path / "links") == Repository(tmp_path / "repo")
     assert not (tmp_path / "links").exists()
 
 
@@ -165,7 +165,9 @@ def test_models_named_one_by_one_become_one_repository(tmp_path: Path):
     single = model(tmp_path / "x" / "fraud.onnx")
     folder = model(tmp_path / "my models" / "b" / "model.onnx").parent
     model(tmp_path / "repo" / "a" / "1" / "model.onnx")
-    links = assemble([single, folder, tmp_path / "repo"], links=tmp_path / "links")
+    repository = assemble([single, folder, tmp_path / "repo"], links=tmp_path / "links")
+    assert repository.roots == (single.parent, folder, tmp_path / "repo" / "a")
+    links = repository.path
     assert sorted(path.name for path in links.iterdir()) == ["a", "b", "fraud.onnx"]
     assert (links / "a" / "1" / "model.onnx").exists()
 
