@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace_batcher import InvalidInputError
-from headrace_worker.executor import Batch, Executor, InferenceFailedError, Output, view
-from headrace_worker.session import BFLOAT16, Array, Rejected, RunFailed, Session
+from headrace_worker.executor import Batch, Executor, Output, view
+from headrace_worker.session import BFLOAT16, Array, RunFailed, Session
 from headrace_worker.signature import Signature, Tensor
 
 log: Final = logging.getLogger(__name__)
@@ -101,11 +100,9 @@ class CudaExecutor(Executor):
     def __call__(self, batch: Batch) -> list[Output]:
         try:
             return self._run(batch)
-        except Rejected as error:
-            raise InvalidInputError(str(error)) from None
-        except RunFailed as error:
-            self._tell(error, batch)
-            raise InferenceFailedError(f"model {self._model} failed") from None
+        except RunFailed:
+            # A bound run's error has lost its kind. Run again unbound, which tells the caller's fault from the model's.
+            return super().__call__(batch)
 
     def _run(self, batch: Batch) -> list[Output]:
         binding = self._binding

@@ -35,10 +35,10 @@ def recipes(inputs: Sequence[Tensor], *, axes: Axes) -> Iterator[Recipe]:
 
 
 def leaves_no_doubt(inputs: Sequence[Tensor], *, axes: Axes) -> bool:
-    """Whether made-up inputs must be acceptable: fixed shapes and plain floating-point or boolean values."""
+    """Whether made-up inputs must be acceptable: shapes fixed but for the first axis, and plain floating-point or boolean values."""
     return all(
         one.datatype.dtype.kind in "fb"
-        and all(size >= 0 or at == axes.get(one.name) for at, size in enumerate(one.dims))
+        and all(size >= 0 or at in {0, axes.get(one.name)} for at, size in enumerate(one.dims))
         for one in inputs
     )
 

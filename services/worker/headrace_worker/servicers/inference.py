@@ -78,7 +78,7 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         return pb.ServerReadyResponse(ready=server_ready(self._readiness, self._models, self._progress))
 
     async def ModelReady(self, request: pb.ModelReadyRequest, _context: Context) -> pb.ModelReadyResponse:
-        self._known(request.name, request.version)
+        # An unknown model is not ready, rather than an error: those who wait for one ask this in a loop.
         ready = not self._readiness.draining and self._progress.ready(request.name, request.version)
         return pb.ModelReadyResponse(ready=ready)
 
