@@ -333,7 +333,13 @@ impl Curve {
         self.preferred = largest(chosen).min(self.max_rows);
         let next = self.preferred.saturating_mul(2).min(self.max_rows);
         let ahead = self.buckets[bucket(next)];
-        let untested = !ahead.known() || (ahead.samples > 0 && ahead.samples < TRIALS);
+        // Between known sizes a try must look promising; beyond them it always does.
+        let promising = self.filled[bucket(next)] <= GOOD_ENOUGH * self.buckets[chosen].per_row;
+        let untested = if ahead.known() {
+            (1..TRIALS).contains(&ahead.samples)
+        } else {
+            promising
+        };
         self.trial = (next > self.preferred && untested).then_some(next);
     }
 

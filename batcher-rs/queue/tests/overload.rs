@@ -81,7 +81,8 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
         while running.is_none() {
             match queue.poll(next) {
                 Next::Run(batch) => {
-                    let ends = next + server.takes(batch.rows, (load.slowdown)(next.duration_since(start)));
+                    let ends = next
+                        + server.takes(batch.rows, (load.slowdown)(next.duration_since(start)));
                     running = Some((ends, batch));
                 }
                 Next::Expire(_) => {}
