@@ -85,7 +85,10 @@ impl Body {
                 Some(Err(_)) => return Poll::Ready(Err(BodyError::Gone)),
                 None if self.buffered() == 0 => return Poll::Ready(Ok(None)),
                 None => {
-                    let text = format!("the body ends in the middle of a message, {} bytes in", self.buffered());
+                    let text = format!(
+                        "the body ends in the middle of a message, {} bytes in",
+                        self.buffered()
+                    );
                     return Poll::Ready(Err(Status::new(Reason::InvalidRequest, text).into()));
                 }
             }
@@ -100,7 +103,11 @@ impl Body {
                 let text = "more bytes follow the one message of a unary call";
                 Poll::Ready(Err(Status::new(Reason::InvalidRequest, text).into()))
             }
-            None => Poll::Ready(Err(Status::new(Reason::InvalidRequest, "the call carries no message").into())),
+            None => Poll::Ready(Err(Status::new(
+                Reason::InvalidRequest,
+                "the call carries no message",
+            )
+            .into())),
         }
     }
 
@@ -111,7 +118,11 @@ impl Body {
     }
 
     /// The next message of a streaming call, inflated. A caller may be silent between messages, until `end`.
-    pub async fn next(&mut self, still: Duration, end: Instant) -> Result<Option<Bytes>, BodyError> {
+    pub async fn next(
+        &mut self,
+        still: Duration,
+        end: Instant,
+    ) -> Result<Option<Bytes>, BodyError> {
         match self.within(still, end, Self::poll_next).await? {
             Some(framed) => self.plain(framed).await.map(Some),
             None => Ok(None),
@@ -134,15 +145,26 @@ impl Body {
     ) -> Result<T, BodyError> {
         loop {
             let before = self.buffered();
-            let pause = if before == 0 { end } else { end.min(Instant::now() + still) };
+            let pause = if before == 0 {
+                end
+            } else {
+                end.min(Instant::now() + still)
+            };
             let polled = tokio::time::timeout_at(pause, poll_fn(|cx| poll(self, cx))).await;
             match polled {
                 Ok(done) => return done,
                 Err(_) if Instant::now() >= end => {
-                    return Err(Status::new(Reason::DeadlineExceeded, "the deadline passed before the request was whole").into());
+                    return Err(Status::new(
+                        Reason::DeadlineExceeded,
+                        "the deadline passed before the request was whole",
+                    )
+                    .into());
                 }
                 Err(_) if self.buffered() == before => {
-                    let text = format!("the body stood still for {} s with {before} bytes of a message", still.as_secs());
+                    let text = format!(
+                        "the body stood still for {} s with {before} bytes of a message",
+                        still.as_secs()
+                    );
                     return Err(Status::new(Reason::InvalidRequest, text).into());
                 }
                 Err(_) => {}
@@ -162,20 +184,28 @@ impl Body {
         if self.buffer.is_empty() {
             let first = std::mem::take(&mut self.whole);
             let announced = length(&first).unwrap_or(0).saturating_add(PREFIX);
-            self.buffer.reserve(announced.min(TRUSTED).max(first.len() + data.len()));
+            self.buffer
+                .reserve(announced.min(TRUSTED).max(first.len() + data.len()));
             self.buffer.extend_from_slice(&first);
         }
         if self.buffer.len() + data.len() > self.buffer.capacity() {
             // The caller has shown that it means the length it announced.
             let announced = length(&self.buffer).unwrap_or(0).saturating_add(PREFIX);
-            self.buffer.reserve(announced.saturating_sub(self.buffer.len()).max(data.len()));
+            self.buffer
+                .reserve(announced.saturating_sub(self.buffer.len()).max(data.len()));
         }
         self.buffer.extend_from_slice(&data);
     }
 
     fn cut(&mut self) -> Result<Option<Framed>, BodyError> {
-        let head: &[u8] = if self.buffer.is_empty() { &self.whole } else { &self.buffer };
-        let Some(announced) = length(head) else { return Ok(None) };
+        let head: &[u8] = if self.buffer.is_empty() {
+            &self.whole
+        } else {
+            &self.buffer
+        };
+        let Some(announced) = length(head) else {
+            return Ok(None);
+        };
         let compressed = self.compressed(head[0])?;
         let limit = self.shared.config().max_message_bytes;
         if announced > limit {
@@ -185,7 +215,9 @@ impl Body {
             if announced > COUNTED && self.receiving.is_none() {
                 let Some(receiving) = self.shared.reserve_receiving(announced) else {
                     let text = "too many large requests are being received at once (setting max_receiving_bytes)";
-                    return Err(Status::new(Reason::QueueFull, text).with_retry_after(Duration::from_millis(100)).into());
+                    return Err(Status::new(Reason::QueueFull, text)
+                        .with_retry_after(Duration::from_millis(100))
+                        .into());
                 };
                 self.receiving = Some(receiving);
             }
@@ -203,7 +235,10 @@ impl Body {
             self.buffer = BytesMut::new();
             frame
         };
-        Ok(Some(Framed { message, compressed }))
+        Ok(Some(Framed {
+            message,
+            compressed,
+        }))
     }
 
     fn compressed(&self, flag: u8) -> Result<bool, BodyError> {
@@ -214,7 +249,9 @@ impl Body {
                 let text = "this server inflates gzip only (grpc-accept-encoding: identity,gzip)";
                 return Err(Status::new(Reason::Unsupported, text).into());
             }
-            (1, Encoding::Identity) => "the message is marked as compressed and grpc-encoding does not say how".to_owned(),
+            (1, Encoding::Identity) => {
+                "the message is marked as compressed and grpc-encoding does not say how".to_owned()
+            }
             (flag, _) => format!("byte 0 of a gRPC message is 0 or 1, not {flag}"),
         };
         Err(Status::new(Reason::InvalidRequest, text).into())

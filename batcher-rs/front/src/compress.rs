@@ -20,7 +20,10 @@ pub enum Encoding {
 impl Encoding {
     /// What the call's headers announce.
     pub fn of(headers: &HeaderMap) -> Self {
-        match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
+        match headers
+            .get("grpc-encoding")
+            .map(http::HeaderValue::as_bytes)
+        {
             None | Some(b"identity") => Self::Identity,
             Some(b"gzip") => Self::Gzip,
             Some(_) => Self::Unknown,
@@ -39,9 +42,15 @@ pub async fn inflate(message: Bytes, limit: usize) -> Result<Bytes, Status> {
     let mut inflated = Vec::with_capacity((message.len() * 3).min(limit));
     let mut decoder = GzDecoder::new(&message[..]);
     loop {
-        let came = (&mut decoder).take(STRETCH).read_to_end(&mut inflated).map_err(|error| {
-            Status::new(Reason::InvalidRequest, format!("the message is marked as gzip and does not inflate: {error}"))
-        })?;
+        let came = (&mut decoder)
+            .take(STRETCH)
+            .read_to_end(&mut inflated)
+            .map_err(|error| {
+                Status::new(
+                    Reason::InvalidRequest,
+                    format!("the message is marked as gzip and does not inflate: {error}"),
+                )
+            })?;
         if inflated.len() > limit {
             return Err(too_large(inflated.len(), limit));
         }
@@ -56,7 +65,9 @@ pub async fn inflate(message: Bytes, limit: usize) -> Result<Bytes, Status> {
 pub fn too_large(bytes: usize, limit: usize) -> Status {
     Status::new(
         Reason::MessageTooLarge,
-        format!("the message has {bytes} bytes or more, this server takes {limit} (setting max_message_bytes)"),
+        format!(
+            "the message has {bytes} bytes or more, this server takes {limit} (setting max_message_bytes)"
+        ),
     )
 }
 
@@ -90,8 +101,14 @@ mod tests {
     #[tokio::test]
     async fn half_a_stream_and_rubbish_are_invalid_requests() {
         let whole = gzip(b"hello hello hello");
-        for bad in [whole.slice(..whole.len() / 2), Bytes::from_static(b"no gzip at all")] {
-            assert_eq!(inflate(bad, 1 << 20).await.unwrap_err().reason, "INVALID_REQUEST");
+        for bad in [
+            whole.slice(..whole.len() / 2),
+            Bytes::from_static(b"no gzip at all"),
+        ] {
+            assert_eq!(
+                inflate(bad, 1 << 20).await.unwrap_err().reason,
+                "INVALID_REQUEST"
+            );
         }
     }
 }

@@ -74,7 +74,10 @@ pub fn deadline(
 }
 
 /// `left` as a header, rounded down to what eight digits can say: never longer than `left`.
-#[allow(clippy::missing_panics_doc, reason = "digits and a letter are a header value")]
+#[allow(
+    clippy::missing_panics_doc,
+    reason = "digits and a letter are a header value"
+)]
 pub fn timeout_value(left: Duration) -> HeaderValue {
     let micros = left.as_micros();
     let (number, unit) = if micros <= MOST {

@@ -18,7 +18,13 @@ pub(crate) struct Keepalive {
 impl Keepalive {
     /// Pings each `interval`; a ping may take `timeout`.
     pub(crate) fn new(pings: PingPong, interval: Duration, timeout: Duration) -> Self {
-        Self { pings, interval, timeout, waiting: false, timer: Box::pin(tokio::time::sleep(interval)) }
+        Self {
+            pings,
+            interval,
+            timeout,
+            waiting: false,
+            timer: Box::pin(tokio::time::sleep(interval)),
+        }
     }
 
     /// Ready when the peer is gone. To be polled with the connection.

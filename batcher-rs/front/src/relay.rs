@@ -23,8 +23,8 @@ use http::{Request, Response};
 use tokio::time::Sleep;
 
 pub(crate) use failure::{Stop, certainly_never_ran, deadline_exceeded, status_of};
-pub(crate) use headers::{http_status, message_of, set_timeout, soften, soften_trailers};
 use headers::forwarded;
+pub(crate) use headers::{http_status, message_of, set_timeout, soften, soften_trailers};
 pub(crate) use pump::{Broken, Meter, Pump};
 
 use crate::status::{Reason, Status, refuse, trailers};
@@ -81,7 +81,15 @@ pub async fn relay(
     let mut up = (!end).then(|| Pump::new(body, stream, longest));
     match head(&mut up, &mut response, &mut respond, timer.as_mut()).await {
         Ok(response) => {
-            down(up, response, respond, timer.as_mut(), context.deadline, longest).await;
+            down(
+                up,
+                response,
+                respond,
+                timer.as_mut(),
+                context.deadline,
+                longest,
+            )
+            .await;
         }
         Err(stop) => answer(&mut respond, stop, context.deadline),
     }
@@ -225,8 +233,11 @@ pub(crate) async fn down(
     match over {
         Ok(()) => Ending::Whole,
         Err(stop) => {
-            let ending =
-                if matches!(stop, Stop::Lost(_)) { Ending::Lost } else { Ending::Stopped };
+            let ending = if matches!(stop, Stop::Lost(_)) {
+                Ending::Lost
+            } else {
+                Ending::Stopped
+            };
             end_with(down.to(), stop, deadline);
             ending
         }

@@ -16,7 +16,11 @@ pub(crate) struct ReaderGone;
 ///
 /// # Errors
 /// [`ReaderGone`] also after `still` without progress.
-pub(crate) async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, still: Duration) -> Result<(), ReaderGone> {
+pub(crate) async fn send_all(
+    stream: &mut SendStream<Bytes>,
+    mut bytes: Bytes,
+    still: Duration,
+) -> Result<(), ReaderGone> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
         let capacity = poll_fn(|cx| {
@@ -33,7 +37,9 @@ pub(crate) async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, s
             stream.send_reset(Reason::CANCEL);
             return Err(ReaderGone);
         };
-        let Some(capacity) = capacity else { return Err(ReaderGone) };
+        let Some(capacity) = capacity else {
+            return Err(ReaderGone);
+        };
         let piece = bytes.split_to(capacity.min(bytes.len()));
         stream.send_data(piece, false).map_err(|_| ReaderGone)?;
     }
@@ -42,7 +48,9 @@ pub(crate) async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes, s
 
 /// Answers with one large frame and OK.
 pub(crate) async fn send_frame(mut respond: SendResponse<Bytes>, frame: Bytes, still: Duration) {
-    let Ok(mut stream) = respond.send_response(ok_head(), false) else { return };
+    let Ok(mut stream) = respond.send_response(ok_head(), false) else {
+        return;
+    };
     if send_all(&mut stream, frame, still).await.is_ok() {
         // The caller may have gone between the last byte and here; there is nobody to tell.
         let _ = stream.send_trailers(trailers(None));

@@ -32,7 +32,13 @@ pub struct ConnInfo {
 /// Answers requests; one lives on each runtime thread.
 pub trait Service: Send + Sync + Sized + 'static {
     /// Takes one request. Runs inside the connection's poll: it must not block, and spawns what has to wait.
-    fn call(self: &Arc<Self>, conn: &ConnInfo, request: Request<RecvStream>, respond: SendResponse<Bytes>, cx: &mut Context<'_>);
+    fn call(
+        self: &Arc<Self>,
+        conn: &ConnInfo,
+        request: Request<RecvStream>,
+        respond: SendResponse<Bytes>,
+        cx: &mut Context<'_>,
+    );
 
     /// Called after each poll of a connection, when the locks of HTTP/2 are free again.
     fn after_poll(&self) {}
@@ -105,7 +111,10 @@ impl Shared {
     /// Room for a body of `bytes` that is still being received, or `None` when others take it all.
     pub fn reserve_receiving(self: &Arc<Self>, bytes: usize) -> Option<Receiving> {
         let before = self.receiving.fetch_add(bytes, Ordering::Relaxed);
-        let reserved = Receiving { shared: Arc::clone(self), bytes };
+        let reserved = Receiving {
+            shared: Arc::clone(self),
+            bytes,
+        };
         // The guard gives the bytes back when it is dropped here.
         (before + bytes <= self.config.max_receiving_bytes).then_some(reserved)
     }
@@ -161,7 +170,9 @@ pub struct Receiving {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        self.shared.receiving.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.shared
+            .receiving
+            .fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -190,7 +201,8 @@ impl Server {
     pub fn bind(config: FrontConfig) -> std::io::Result<Self> {
         let address = resolve(&config.listen)?;
         let domain = socket2::Domain::for_address(address);
-        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+        let socket =
+            socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
         // Lets a restart take the port while old connections linger; SO_REUSEPORT stays off, so two servers never share it.
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -198,7 +210,12 @@ impl Server {
         socket.set_nonblocking(true)?;
         let listener: std::net::TcpListener = socket.into();
         let address = listener.local_addr()?;
-        Ok(Self { shared: Shared::new(config), address, listener: Some(listener), threads: Vec::new() })
+        Ok(Self {
+            shared: Shared::new(config),
+            address,
+            listener: Some(listener),
+            threads: Vec::new(),
+        })
     }
 
     /// The address that callers reach.
@@ -233,21 +250,25 @@ impl Server {
         }
         let mut acceptor = Some((listener, hands));
         for (index, inlet) in inlets.into_iter().enumerate() {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             let shared = Arc::clone(&self.shared);
             let make = Arc::clone(&make);
             let acceptor = acceptor.take();
-            let thread = std::thread::Builder::new().name(format!("front-{index}")).spawn(move || {
-                runtime.block_on(async move {
-                    let service = make(&shared);
-                    if let Some((listener, hands)) = acceptor {
-                        tokio::spawn(accept(listener, hands, Arc::clone(&shared)));
-                    }
-                    take_connections(inlet, &shared, &service).await;
-                });
-                // Tasks that wait for the outside end with the runtime.
-                runtime.shutdown_timeout(Duration::from_millis(100));
-            })?;
+            let thread = std::thread::Builder::new()
+                .name(format!("front-{index}"))
+                .spawn(move || {
+                    runtime.block_on(async move {
+                        let service = make(&shared);
+                        if let Some((listener, hands)) = acceptor {
+                            tokio::spawn(accept(listener, hands, Arc::clone(&shared)));
+                        }
+                        take_connections(inlet, &shared, &service).await;
+                    });
+                    // Tasks that wait for the outside end with the runtime.
+                    runtime.shutdown_timeout(Duration::from_millis(100));
+                })?;
             self.threads.push(thread);
         }
         Ok(())
@@ -265,9 +286,12 @@ impl Server {
             serving
         });
         // A connection counts until its last stream is closed; a peer that never reads its GOAWAY must not hold us up.
-        let idle = self.shared.wait_until(end, |shared| shared.in_flight() == 0);
+        let idle = self
+            .shared
+            .wait_until(end, |shared| shared.in_flight() == 0);
         let beat = end.min(Instant::now() + Duration::from_secs(1));
-        self.shared.wait_until(beat, |shared| shared.connections() == 0);
+        self.shared
+            .wait_until(beat, |shared| shared.connections() == 0);
         idle && self.shared.in_flight() == 0
     }
 
@@ -289,16 +313,24 @@ impl Drop for Server {
 
 fn resolve(listen: &str) -> std::io::Result<SocketAddr> {
     use std::net::ToSocketAddrs;
-    listen
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("'{listen}' is no address")))
+    listen.to_socket_addrs()?.next().ok_or_else(|| {
+        std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            format!("'{listen}' is no address"),
+        )
+    })
 }
 
 type Handed = (std::net::TcpStream, SocketAddr, OpenConnection);
 
-async fn accept(listener: std::net::TcpListener, hands: Vec<mpsc::UnboundedSender<Handed>>, shared: Arc<Shared>) {
-    let Ok(listener) = TcpListener::from_std(listener) else { return };
+async fn accept(
+    listener: std::net::TcpListener,
+    hands: Vec<mpsc::UnboundedSender<Handed>>,
+    shared: Arc<Shared>,
+) {
+    let Ok(listener) = TcpListener::from_std(listener) else {
+        return;
+    };
     let mut phase = shared.phase.subscribe();
     let mut next = 0;
     loop {
@@ -381,7 +413,9 @@ async fn drive<S: Service>(
             _ => greeted,
         }
     });
-    let Ok(Ok(mut connection)) = tokio::time::timeout(shared.config.handshake_timeout(), greeted).await else {
+    let Ok(Ok(mut connection)) =
+        tokio::time::timeout(shared.config.handshake_timeout(), greeted).await
+    else {
         return;
     };
     drop(handshake);
@@ -393,7 +427,12 @@ async fn drive<S: Service>(
         )
     });
     let mut phases = shared.phase.subscribe();
-    let mut draining = pin!(async { phases.wait_for(|phase| *phase != Phase::Serving).await.is_ok() });
+    let mut draining = pin!(async {
+        phases
+            .wait_for(|phase| *phase != Phase::Serving)
+            .await
+            .is_ok()
+    });
     let mut stopped = pin!(shared.stopped());
     let mut told_to_go = false;
     let mut over = false;
@@ -407,7 +446,9 @@ async fn drive<S: Service>(
         }
         while !over {
             match connection.poll_accept(cx) {
-                Poll::Ready(Some(Ok((request, respond)))) => service.call(&conn, request, respond, cx),
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    service.call(&conn, request, respond, cx);
+                }
                 Poll::Ready(Some(Err(_)) | None) => over = true,
                 Poll::Pending => break,
             }
@@ -416,8 +457,12 @@ async fn drive<S: Service>(
         if let Some(keepalive) = &mut keepalive {
             over |= keepalive.poll_dead(cx).is_ready();
         }
-        let flushed = flusher.poll_flush(cx);
-        if over || matches!(flushed, Poll::Ready(Err(_))) { Poll::Ready(()) } else { Poll::Pending }
+        let written = flusher.poll_flush(cx);
+        if over || matches!(written, Poll::Ready(Err(_))) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     });
     serving.await;
     // The last bytes, a GOAWAY among them, leave before the connection is closed; a peer that does not read them is left.

@@ -40,7 +40,11 @@ impl GatewayFront {
 
     fn start(&self, py: Python<'_>) -> PyResult<()> {
         let gateway = Arc::clone(&self.gateway);
-        Ok(py.detach(|| self.server.lock().start(move |shared| gateway.service(shared)))?)
+        Ok(py.detach(|| {
+            self.server
+                .lock()
+                .start(move |shared| gateway.service(shared))
+        })?)
     }
 
     fn set_routes(&self, py: Python<'_>, table: &str) -> PyResult<()> {

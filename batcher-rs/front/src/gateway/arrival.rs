@@ -95,7 +95,10 @@ impl Arrival {
             match tokio::time::timeout(still, arriving).await {
                 Ok(arrived) => return arrived,
                 Err(_) if self.bytes().len() == before => {
-                    let text = format!("the body stood still for {} s, {before} bytes in", still.as_secs());
+                    let text = format!(
+                        "the body stood still for {} s, {before} bytes in",
+                        still.as_secs()
+                    );
                     return Err(invalid(text).into());
                 }
                 Err(_) => {}
@@ -104,7 +107,11 @@ impl Arrival {
     }
 
     fn bytes(&self) -> &[u8] {
-        if self.many.is_empty() { &self.one } else { &self.many }
+        if self.many.is_empty() {
+            &self.one
+        } else {
+            &self.many
+        }
     }
 
     fn take(&mut self, data: Bytes) {
@@ -124,7 +131,9 @@ impl Arrival {
 
     /// Small messages and far heads need the caller to go on sending.
     fn give_back(&mut self) -> Result<(), BodyError> {
-        let Some(announced) = announced(self.bytes()) else { return Ok(()) };
+        let Some(announced) = announced(self.bytes()) else {
+            return Ok(());
+        };
         if announced + PREFIX > SMALL && self.owed <= CLOSE {
             return Ok(());
         }
@@ -136,7 +145,10 @@ impl Arrival {
             self.receiving = Some(receiving);
         }
         let owed = std::mem::take(&mut self.owed);
-        self.recv.flow_control().release_capacity(owed).map_err(|_| BodyError::Gone)
+        self.recv
+            .flow_control()
+            .release_capacity(owed)
+            .map_err(|_| BodyError::Gone)
     }
 
     fn look(&mut self, ended: bool) -> Result<Option<Arrived>, BodyError> {
@@ -149,8 +161,17 @@ impl Arrival {
         };
         match bytes[0] {
             0 => {}
-            1 => return Err(invalid("the message is marked as compressed and grpc-encoding does not say how").into()),
-            flag => return Err(invalid(format!("byte 0 of a gRPC message is 0 or 1, not {flag}")).into()),
+            1 => {
+                return Err(invalid(
+                    "the message is marked as compressed and grpc-encoding does not say how",
+                )
+                .into());
+            }
+            flag => {
+                return Err(
+                    invalid(format!("byte 0 of a gRPC message is 0 or 1, not {flag}")).into(),
+                );
+            }
         }
         let limit = self.shared.config().max_message_bytes;
         if announced > limit {
@@ -162,7 +183,10 @@ impl Arrival {
         }
         let complete = here == announced;
         if ended && !complete {
-            return Err(invalid(format!("the body ends in the middle of a message, {here} of {announced} bytes in")).into());
+            return Err(invalid(format!(
+                "the body ends in the middle of a message, {here} of {announced} bytes in"
+            ))
+            .into());
         }
         let whole = complete && ended;
         if !whole && announced + PREFIX <= SMALL {
@@ -171,8 +195,17 @@ impl Arrival {
         match peek(&bytes[PREFIX..], complete) {
             Ok(Peek::More) => Ok(None),
             Ok(Peek::Head(head)) => {
-                let begun = if self.many.is_empty() { std::mem::take(&mut self.one) } else { self.many.split().freeze() };
-                Ok(Some(Arrived { begun, owed: self.owed, whole, head }))
+                let begun = if self.many.is_empty() {
+                    std::mem::take(&mut self.one)
+                } else {
+                    self.many.split().freeze()
+                };
+                Ok(Some(Arrived {
+                    begun,
+                    owed: self.owed,
+                    whole,
+                    head,
+                }))
             }
             Err(malformed) => Err(invalid(format!("not a ModelInferRequest: {malformed}")).into()),
         }

@@ -46,7 +46,9 @@ impl GatewayFront {
     /// A thread could not be made, or this was called before.
     pub fn start(&self) -> std::io::Result<()> {
         let gateway = Arc::clone(&self.gateway);
-        self.server.lock().start(move |shared| gateway.service(shared))
+        self.server
+            .lock()
+            .start(move |shared| gateway.service(shared))
     }
 
     /// Replaces the route table (JSON) as a whole. Requests under way keep their way; replicas that stay keep their

@@ -65,17 +65,37 @@ mod tests {
         caller.insert("headrace-version", HeaderValue::from_static("9"));
         let model = HeaderValue::from_static("m");
         let headers = for_replica(&caller, &model, &HeaderValue::from_static("1"));
-        assert_eq!(headers.get_all("headrace-model").iter().collect::<Vec<_>>(), ["m"]);
-        assert_eq!(headers.get_all("headrace-version").iter().collect::<Vec<_>>(), ["1"]);
+        assert_eq!(
+            headers.get_all("headrace-model").iter().collect::<Vec<_>>(),
+            ["m"]
+        );
+        assert_eq!(
+            headers
+                .get_all("headrace-version")
+                .iter()
+                .collect::<Vec<_>>(),
+            ["1"]
+        );
     }
 
     #[test]
     fn trace_context_and_our_own_switches_go_along_and_nothing_else() {
         let mut caller = HeaderMap::new();
-        for name in ["traceparent", "baggage", "x-headrace-timing", "headrace-tenant"] {
+        for name in [
+            "traceparent",
+            "baggage",
+            "x-headrace-timing",
+            "headrace-tenant",
+        ] {
             caller.insert(name, HeaderValue::from_static("v"));
         }
-        for name in ["authorization", "user-agent", "grpc-encoding", "grpc-timeout", "cookie"] {
+        for name in [
+            "authorization",
+            "user-agent",
+            "grpc-encoding",
+            "grpc-timeout",
+            "cookie",
+        ] {
             caller.insert(name, HeaderValue::from_static("v"));
         }
         let value = HeaderValue::from_static("m");

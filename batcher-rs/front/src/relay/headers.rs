@@ -86,7 +86,9 @@ pub(crate) fn http_status(response: &Response<RecvStream>) -> Option<Status> {
 
 /// The text of a status that came as headers.
 pub(crate) fn message_of(headers: &HeaderMap) -> String {
-    headers.get(GRPC_MESSAGE).map_or_else(String::new, |message| percent_decode(message.as_bytes()))
+    headers
+        .get(GRPC_MESSAGE)
+        .map_or_else(String::new, |message| percent_decode(message.as_bytes()))
 }
 
 /// `UNKNOWN` is an exception that nobody translated: the caller gets `INTERNAL`, and not its text.

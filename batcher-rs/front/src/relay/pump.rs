@@ -55,7 +55,15 @@ impl Pump {
     /// These bytes go to the stream, and nothing more.
     pub(crate) fn of(held: Bytes, to: SendStream<Bytes>) -> Self {
         let first = false;
-        Self { from: None, to, held, owed: 0, meter: Meter::new(usize::MAX), answer: false, first }
+        Self {
+            from: None,
+            to,
+            held,
+            owed: 0,
+            meter: Meter::new(usize::MAX),
+            answer: false,
+            first,
+        }
     }
 
     /// This direction is an answer: it ends in trailers with a status.
@@ -91,7 +99,9 @@ impl Pump {
                 }
                 continue;
             }
-            let Some(from) = &mut self.from else { return self.finish(None) };
+            let Some(from) = &mut self.from else {
+                return self.finish(None);
+            };
             match ready!(from.poll_data(cx)) {
                 Some(Ok(data)) => {
                     self.meter.feed(&data).map_err(Broken::TooLarge)?;
@@ -113,7 +123,11 @@ impl Pump {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Broken>> {
         let wanted = self.held.len();
         let small = std::mem::take(&mut self.first) && self.answer && wanted <= SMALL;
-        let room = if small { wanted } else { ready!(self.poll_room(cx, wanted))? };
+        let room = if small {
+            wanted
+        } else {
+            ready!(self.poll_room(cx, wanted))?
+        };
         let part = self.held.split_to(room.min(wanted));
         let last = self.held.is_empty() && self.ends_here();
         self.to.send_data(part, last).map_err(|_| Broken::To)?;

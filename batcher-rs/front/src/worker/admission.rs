@@ -22,8 +22,16 @@ pub(crate) struct Override {
 
 impl Override {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Self { model: text("headrace-model"), version: text("headrace-version") }
+        let text = |name: &str| {
+            headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned)
+        };
+        Self {
+            model: text("headrace-model"),
+            version: text("headrace-version"),
+        }
     }
 }
 
@@ -37,10 +45,20 @@ pub(crate) struct Accepted {
 }
 
 /// Checks one message.
-pub(crate) fn accept(table: &Table, message: Bytes, override_: &Override) -> Result<Accepted, Status> {
+pub(crate) fn accept(
+    table: &Table,
+    message: Bytes,
+    override_: &Override,
+) -> Result<Accepted, Status> {
     let request = parse(&message).map_err(|malformed| status_of_malformed(&malformed))?;
-    let model = override_.model.as_deref().unwrap_or_else(|| request.model.text(&message));
-    let version = override_.version.as_deref().unwrap_or_else(|| request.version.text(&message));
+    let model = override_
+        .model
+        .as_deref()
+        .unwrap_or_else(|| request.model.text(&message));
+    let version = override_
+        .version
+        .as_deref()
+        .unwrap_or_else(|| request.version.text(&message));
     let model = Arc::clone(table.resolve(model, version)?);
     let admitted = admit(&message, &request, model.signature()).map_err(|invalid| {
         let status = status_of_invalid(invalid);
@@ -49,11 +67,20 @@ pub(crate) fn accept(table: &Table, message: Bytes, override_: &Override) -> Res
     })?;
     let levels = model.settings().priority_levels.max(1);
     if admitted.priority > levels {
-        let text = format!("priority {} is out of range: 1 (most urgent) to {levels}, 0 for the default", admitted.priority);
-        return Err(Status::new(Reason::InvalidParameter, text.clone()).with_violation("parameters[priority]", text));
+        let text = format!(
+            "priority {} is out of range: 1 (most urgent) to {levels}, 0 for the default",
+            admitted.priority
+        );
+        return Err(Status::new(Reason::InvalidParameter, text.clone())
+            .with_violation("parameters[priority]", text));
     }
     let wants_final = wants_final(&request, &message);
-    Ok(Accepted { model, admitted, message, wants_final })
+    Ok(Accepted {
+        model,
+        admitted,
+        message,
+        wants_final,
+    })
 }
 
 impl Accepted {
@@ -67,15 +94,24 @@ impl Accepted {
         in_flight: InFlight,
     ) -> (Arc<ModelQueue>, QueueEntry) {
         static IDS: AtomicU64 = AtomicU64::new(1);
-        let Self { model, admitted, message, wants_final: _ } = self;
+        let Self {
+            model,
+            admitted,
+            message,
+            wants_final: _,
+        } = self;
         let settings = model.settings();
         let priority = match admitted.priority {
             0 => settings.default_priority,
             asked => asked,
         };
-        let default_timeout = Some(settings.default_timeout_us).filter(|micros| *micros > 0).map(Duration::from_micros);
+        let default_timeout = Some(settings.default_timeout_us)
+            .filter(|micros| *micros > 0)
+            .map(Duration::from_micros);
         let deadline = match admitted.timeout.or(default_timeout) {
-            Some(timeout) => now.checked_add(timeout).map_or(deadline, |end| end.min(deadline)),
+            Some(timeout) => now
+                .checked_add(timeout)
+                .map_or(deadline, |end| end.min(deadline)),
             None => deadline,
         };
         let entry = Entry {
@@ -87,7 +123,13 @@ impl Accepted {
             flow: Flow { id: 0, weight: 1 },
             arrived: now,
             deadline: Some(deadline),
-            payload: Pending { message, admitted, cancel, answer, _in_flight: in_flight },
+            payload: Pending {
+                message,
+                admitted,
+                cancel,
+                answer,
+                _in_flight: in_flight,
+            },
         };
         (model, entry)
     }
@@ -95,13 +137,17 @@ impl Accepted {
 
 fn wants_final(request: &Request, message: &Bytes) -> bool {
     request.parameters.iter().any(|parameter| {
-        parameter.key.text(message) == "triton_enable_empty_final_response" && parameter.value == Value::Bool(true)
+        parameter.key.text(message) == "triton_enable_empty_final_response"
+            && parameter.value == Value::Bool(true)
     })
 }
 
 /// A message that is no `ModelInferRequest`.
 pub(crate) fn status_of_malformed(malformed: &Malformed) -> Status {
-    Status::new(Reason::InvalidRequest, format!("the message is no ModelInferRequest: {malformed}"))
+    Status::new(
+        Reason::InvalidRequest,
+        format!("the message is no ModelInferRequest: {malformed}"),
+    )
 }
 
 fn status_of_invalid(invalid: Invalid) -> Status {

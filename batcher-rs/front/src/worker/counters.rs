@@ -74,7 +74,10 @@ pub(crate) struct Counters {
     pub left: BTreeMap<&'static str, u64>,
 }
 
-fn sizes<S: serde::Serializer>(batches: &BTreeMap<u32, BatchSize>, serializer: S) -> Result<S::Ok, S::Error> {
+fn sizes<S: serde::Serializer>(
+    batches: &BTreeMap<u32, BatchSize>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(batches.values())
 }
 
@@ -82,7 +85,10 @@ impl Counters {
     /// One execution of the model over `rows` rows of `requests` requests.
     pub(crate) fn executed(&mut self, rows: u32, requests: u64, phases: Phases) {
         self.execution_count += 1;
-        let size = self.batches.entry(rows).or_insert_with(|| BatchSize { rows, ..BatchSize::default() });
+        let size = self.batches.entry(rows).or_insert_with(|| BatchSize {
+            rows,
+            ..BatchSize::default()
+        });
         size.compute_input.add(1, phases.join);
         size.compute_infer.add(1, phases.execute);
         size.compute_output.add(1, phases.split);
@@ -119,7 +125,9 @@ impl Counters {
 
     /// Something was answered now.
     pub(crate) fn touch(&mut self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         self.last_inference_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     }
 }

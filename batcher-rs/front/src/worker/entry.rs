@@ -23,7 +23,11 @@ pub(crate) struct CancelFlag {
 
 impl CancelFlag {
     pub(crate) fn new(model: &Arc<ModelQueue>, cancels: &Arc<Cancels>) -> Arc<Self> {
-        Arc::new(Self { gone: AtomicBool::new(false), model: Arc::clone(model), cancels: Arc::clone(cancels) })
+        Arc::new(Self {
+            gone: AtomicBool::new(false),
+            model: Arc::clone(model),
+            cancels: Arc::clone(cancels),
+        })
     }
 
     pub(crate) fn set(&self) {
@@ -59,8 +63,15 @@ pub(crate) enum StreamItem {
 
 /// Where the answers of an entry go: one for a unary call, any number for a message of a stream.
 pub(crate) enum Answer {
-    Unary { inbox: Arc<Inbox>, respond: SendResponse<Bytes>, only: Option<Bytes> },
-    Stream { items: mpsc::Sender<StreamItem>, wants_final: bool },
+    Unary {
+        inbox: Arc<Inbox>,
+        respond: SendResponse<Bytes>,
+        only: Option<Bytes>,
+    },
+    Stream {
+        items: mpsc::Sender<StreamItem>,
+        wants_final: bool,
+    },
 }
 
 /// The payload of a queue entry.
@@ -82,7 +93,13 @@ impl Pending {
     /// Gives the one answer of the request. Unary deliveries are gathered by the caller, to be posted together.
     pub(crate) fn answer(self, frame: Bytes, post: &mut Post) {
         match self.answer {
-            Answer::Unary { inbox, respond, .. } => post.add(inbox, Delivery { respond, outcome: Ok(frame) }),
+            Answer::Unary { inbox, respond, .. } => post.add(
+                inbox,
+                Delivery {
+                    respond,
+                    outcome: Ok(frame),
+                },
+            ),
             Answer::Stream { items, .. } => {
                 // A stream that is not there any more takes nothing, and nobody is to be told.
                 if items.try_send(StreamItem::Frame(frame)).is_ok() {
@@ -106,12 +123,14 @@ impl Pending {
             }
             Answer::Stream { items, .. } => match items.try_send(StreamItem::Frame(frame)) {
                 Ok(()) => Ok(()),
-                Err(mpsc::error::TrySendError::Full(_)) => {
-                    Err(Status::new(crate::status::Reason::Cancelled, "the answers of this stream are not read fast enough"))
-                }
-                Err(mpsc::error::TrySendError::Closed(_)) => {
-                    Err(Status::new(crate::status::Reason::Cancelled, "the caller is gone"))
-                }
+                Err(mpsc::error::TrySendError::Full(_)) => Err(Status::new(
+                    crate::status::Reason::Cancelled,
+                    "the answers of this stream are not read fast enough",
+                )),
+                Err(mpsc::error::TrySendError::Closed(_)) => Err(Status::new(
+                    crate::status::Reason::Cancelled,
+                    "the caller is gone",
+                )),
             },
         }
     }
@@ -119,14 +138,40 @@ impl Pending {
     /// Ends a request whose answers were given with [`Self::partial`].
     pub(crate) fn complete(self, signature: &Signature, post: &mut Post) {
         match self.answer {
-            Answer::Unary { inbox, respond, only: Some(frame) } => post.add(inbox, Delivery { respond, outcome: Ok(frame) }),
-            Answer::Unary { inbox, respond, only: None } => {
-                let status = Status::new(crate::status::Reason::InferenceFailed, "the model gave no answer to this request");
-                post.add(inbox, Delivery { respond, outcome: Err(status) });
+            Answer::Unary {
+                inbox,
+                respond,
+                only: Some(frame),
+            } => post.add(
+                inbox,
+                Delivery {
+                    respond,
+                    outcome: Ok(frame),
+                },
+            ),
+            Answer::Unary {
+                inbox,
+                respond,
+                only: None,
+            } => {
+                let status = Status::new(
+                    crate::status::Reason::InferenceFailed,
+                    "the model gave no answer to this request",
+                );
+                post.add(
+                    inbox,
+                    Delivery {
+                        respond,
+                        outcome: Err(status),
+                    },
+                );
             }
             Answer::Stream { items, wants_final } => {
                 let mut frame = Vec::new();
-                if wants_final && encode_stream_end(&mut frame, signature, &self.message, &self.admitted).is_ok() {
+                if wants_final
+                    && encode_stream_end(&mut frame, signature, &self.message, &self.admitted)
+                        .is_ok()
+                {
                     let _ = items.try_send(StreamItem::Frame(frame.into()));
                 }
                 let _ = items.try_send(StreamItem::End);
@@ -137,7 +182,13 @@ impl Pending {
     /// Tells the caller why there is no answer.
     pub(crate) fn fail(self, status: Status, post: &mut Post) {
         match self.answer {
-            Answer::Unary { inbox, respond, .. } => post.add(inbox, Delivery { respond, outcome: Err(status) }),
+            Answer::Unary { inbox, respond, .. } => post.add(
+                inbox,
+                Delivery {
+                    respond,
+                    outcome: Err(status),
+                },
+            ),
             Answer::Stream { items, .. } => {
                 let _ = items.try_send(StreamItem::Failed(status));
             }
@@ -154,7 +205,11 @@ pub(crate) struct Post {
 
 impl Post {
     fn add(&mut self, inbox: Arc<Inbox>, delivery: Delivery) {
-        if self.inbox.as_ref().is_some_and(|current| !Arc::ptr_eq(current, &inbox)) {
+        if self
+            .inbox
+            .as_ref()
+            .is_some_and(|current| !Arc::ptr_eq(current, &inbox))
+        {
             self.send();
         }
         self.inbox = Some(inbox);

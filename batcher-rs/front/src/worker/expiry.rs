@@ -18,7 +18,10 @@ pub(crate) struct Expiry {
 
 impl Expiry {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { next: Mutex::new(None), earlier: Notify::new() })
+        Arc::new(Self {
+            next: Mutex::new(None),
+            earlier: Notify::new(),
+        })
     }
 
     /// An entry with this deadline was queued.

@@ -15,7 +15,11 @@ pub(crate) struct Instance {
 
 impl Default for Instance {
     fn default() -> Self {
-        Self { since: AtomicU64::new(0), batches: AtomicU64::new(0), alive: AtomicBool::new(true) }
+        Self {
+            since: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            alive: AtomicBool::new(true),
+        }
     }
 }
 

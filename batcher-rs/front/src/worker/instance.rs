@@ -8,7 +8,8 @@ use crate::status::{Reason, Status};
 use bytes::Bytes;
 use headrace_queue::Live;
 use headrace_tensor::{
-    Admitted, ReplyTooLarge, OutputData, OutputView, Signature, Slab, check_outputs, encode_reply, encode_stream_reply, join, wanted,
+    Admitted, OutputData, OutputView, ReplyTooLarge, Signature, Slab, check_outputs, encode_reply,
+    encode_stream_reply, join, wanted,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -23,9 +24,20 @@ pub(crate) fn serve(model: &ModelQueue, index: usize, runner: &mut dyn Runner, m
         }
     }
     let _ended = Ended(model, index);
-    let mut instance = Executing { model, runner, slab: Slab::default(), max_reply };
+    let mut instance = Executing {
+        model,
+        runner,
+        slab: Slab::default(),
+        max_reply,
+    };
     let mut finished = None;
-    while let Some(QueueBatch { mut entries, why, ticket, .. }) = model.next(finished.take()) {
+    while let Some(QueueBatch {
+        mut entries,
+        why,
+        ticket,
+        ..
+    }) = model.next(finished.take())
+    {
         let health = &model.instances[index];
         health.begin();
         {
@@ -40,13 +52,22 @@ pub(crate) fn serve(model: &ModelQueue, index: usize, runner: &mut dyn Runner, m
         let ok = guarded.unwrap_or_else(|_| {
             // A fault of ours: this batch fails, the loop lives (V13).
             instance.slab = Slab::default();
-            instance.runner.report("the batch loop panicked; the batch failed and the loop goes on");
+            instance
+                .runner
+                .report("the batch loop panicked; the batch failed and the loop goes on");
             false
         });
         // Whoever has no answer by now gets one here.
         let mut post = Post::default();
         for entry in entries.drain(..) {
-            instance.fail(entry, Status::new(Reason::Internal, "an internal error; the server's log has the detail"), &mut post);
+            instance.fail(
+                entry,
+                Status::new(
+                    Reason::Internal,
+                    "an internal error; the server's log has the detail",
+                ),
+                &mut post,
+            );
         }
         drop(post);
         health.end();
@@ -88,7 +109,7 @@ impl Executing<'_> {
         match self.execute(entries) {
             Outcome::Failed(_) if entries.len() > 1 => {
                 // One row may be to blame: each request runs once more, alone, so that only the guilty one fails (V14).
-                for entry in entries.drain(..).collect::<Vec<_>>() {
+                for entry in std::mem::take(entries) {
                     let mut alone = vec![entry];
                     if self.still_wanted(&mut alone) {
                         let outcome = self.execute(&mut alone);
@@ -107,13 +128,21 @@ impl Executing<'_> {
 
     /// Between two runs a caller may have gone and a deadline passed.
     fn still_wanted(&self, alone: &mut Vec<QueueEntry>) -> bool {
-        let Some(entry) = alone.first() else { return false };
+        let Some(entry) = alone.first() else {
+            return false;
+        };
         if entry.payload.is_cancelled() {
             self.model.counters.lock().cancelled += 1;
             alone.clear();
-        } else if entry.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        } else if entry
+            .deadline
+            .is_some_and(|deadline| deadline <= Instant::now())
+        {
             let mut post = Post::default();
-            let status = Status::new(Reason::DeadlineExceeded, "the deadline passed while the request ran with others that failed");
+            let status = Status::new(
+                Reason::DeadlineExceeded,
+                "the deadline passed while the request ran with others that failed",
+            );
             self.fail(alone.remove(0), status, &mut post);
         }
         !alone.is_empty()
@@ -124,14 +153,25 @@ impl Executing<'_> {
         let begun = Instant::now();
         let rows: u32 = entries.iter().map(|entry| entry.rows).sum();
         let (input, wanted) = {
-            let pairs: Vec<(&Bytes, &Admitted)> =
-                entries.iter().map(|entry| (&entry.payload.message, &entry.payload.admitted)).collect();
+            let pairs: Vec<(&Bytes, &Admitted)> = entries
+                .iter()
+                .map(|entry| (&entry.payload.message, &entry.payload.admitted))
+                .collect();
             let wanted = wanted(&pairs, signature);
             let joined = join(signature, &pairs, &mut self.slab);
             let (message, admitted) = pairs[0];
             let parameters = admitted.parameters(message, signature);
-            let parameters = parameters.map(|(name, value)| (name.to_owned(), value.into())).collect();
-            (BatchInput { joined, wanted: &[], parameters }, wanted)
+            let parameters = parameters
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect();
+            (
+                BatchInput {
+                    joined,
+                    wanted: &[],
+                    parameters,
+                },
+                wanted,
+            )
         };
         let joined_at = Instant::now();
         let mut answered = None;
@@ -160,18 +200,36 @@ impl Executing<'_> {
             split += start.elapsed();
             more
         };
-        let ran = self.runner.run(BatchInput { wanted: &wanted, ..input }, &mut emit);
-        let phases =
-            Phases { join: joined_at - begun, execute: joined_at.elapsed().saturating_sub(split), split };
-        self.model.counters.lock().executed(rows, entries.len() as u64, phases);
+        let ran = self.runner.run(
+            BatchInput {
+                wanted: &wanted,
+                ..input
+            },
+            &mut emit,
+        );
+        let phases = Phases {
+            join: joined_at - begun,
+            execute: joined_at.elapsed().saturating_sub(split),
+            split,
+        };
+        self.model
+            .counters
+            .lock()
+            .executed(rows, entries.len() as u64, phases);
         match (ran, fault, answered, streamed) {
             (_, Some(fault), ..) => Outcome::Failed(Fault::Outputs(fault)),
             (Ok(()), None, Some(frames), _) => Outcome::Answered(frames),
-            (Ok(()), None, None, streamed) => Outcome::Streamed(streamed.unwrap_or_else(|| vec![None; entries.len()])),
+            (Ok(()), None, None, streamed) => {
+                Outcome::Streamed(streamed.unwrap_or_else(|| vec![None; entries.len()]))
+            }
             (Err(error), None, _, None) => Outcome::Failed(Fault::Model(error)),
             (Err(error), None, _, Some(told)) => {
                 let status = self.status_of(&Fault::Model(error));
-                Outcome::Streamed(told.into_iter().map(|told| Some(told.unwrap_or_else(|| status.clone()))).collect())
+                Outcome::Streamed(
+                    told.into_iter()
+                        .map(|told| Some(told.unwrap_or_else(|| status.clone())))
+                        .collect(),
+                )
             }
         }
     }
@@ -205,7 +263,10 @@ impl Executing<'_> {
                         None => {
                             let mut counters = self.model.counters.lock();
                             counters.touch();
-                            counters.succeeded(entry.rows, now.saturating_duration_since(entry.arrived));
+                            counters.succeeded(
+                                entry.rows,
+                                now.saturating_duration_since(entry.arrived),
+                            );
                             drop(counters);
                             entry.payload.complete(self.model.signature(), &mut post);
                         }
@@ -229,20 +290,28 @@ impl Executing<'_> {
     fn status_of(&mut self, fault: &Fault) -> Status {
         let model = &self.model.signature().model;
         match fault {
-            Fault::Model(RunError::InvalidInput(text)) => Status::new(Reason::InvalidTensor, text.clone()),
-            Fault::Model(RunError::Failed) => {
-                Status::new(Reason::InferenceFailed, format!("model '{model}' failed on this request; the server's log has the detail"))
+            Fault::Model(RunError::InvalidInput(text)) => {
+                Status::new(Reason::InvalidTensor, text.clone())
             }
+            Fault::Model(RunError::Failed) => Status::new(
+                Reason::InferenceFailed,
+                format!("model '{model}' failed on this request; the server's log has the detail"),
+            ),
             Fault::Outputs(text) => {
                 self.runner.report(&format!("model '{model}': {text}"));
-                Status::new(Reason::InferenceFailed, format!("model '{model}' gave outputs that do not fit the request: {text}"))
+                Status::new(
+                    Reason::InferenceFailed,
+                    format!("model '{model}' gave outputs that do not fit the request: {text}"),
+                )
             }
         }
     }
 }
 
 fn reply_too_large(bytes: u64, limit: usize) -> Status {
-    let text = format!("the answer has {bytes} bytes, this server sends {limit} at most (setting max_message_bytes)");
+    let text = format!(
+        "the answer has {bytes} bytes, this server sends {limit} at most (setting max_message_bytes)"
+    );
     Status::new(Reason::MessageTooLarge, text)
 }
 
@@ -260,14 +329,34 @@ fn encode(
     let mut ends = Vec::with_capacity(entries.len());
     let mut first_row = 0;
     for entry in entries {
-        let Pending { message, admitted, answer, .. } = &entry.payload;
+        let Pending {
+            message,
+            admitted,
+            answer,
+            ..
+        } = &entry.payload;
         let encoded = match answer {
-            Answer::Unary { .. } => {
-                encode_reply(&mut buffer, signature, message, admitted, first_row, wanted, outputs)
-            }
+            Answer::Unary { .. } => encode_reply(
+                &mut buffer,
+                signature,
+                message,
+                admitted,
+                first_row,
+                wanted,
+                outputs,
+            ),
             Answer::Stream { wants_final, .. } => {
                 let last = wants_final.then_some(last);
-                encode_stream_reply(&mut buffer, signature, message, admitted, first_row, wanted, outputs, last)
+                encode_stream_reply(
+                    &mut buffer,
+                    signature,
+                    message,
+                    admitted,
+                    first_row,
+                    wanted,
+                    outputs,
+                    last,
+                )
             }
         };
         ends.push(encoded.map(|()| buffer.len()));
@@ -280,7 +369,11 @@ fn encode(
             let frame = all.split_to(end - start);
             start = end;
             let bytes = frame.len() - PREFIX;
-            if bytes > limit { Err(reply_too_large(bytes as u64, limit)) } else { Ok(frame) }
+            if bytes > limit {
+                Err(reply_too_large(bytes as u64, limit))
+            } else {
+                Ok(frame)
+            }
         }
         Err(ReplyTooLarge { bytes }) => Err(reply_too_large(bytes, limit)),
     };
@@ -302,7 +395,9 @@ fn stream(entries: &mut [QueueEntry], frames: Vec<Frame>, told: &mut [Option<Sta
             continue;
         }
         let given = match frame {
-            _ if entry.payload.is_cancelled() => Err(Status::new(Reason::Cancelled, "the caller is gone")),
+            _ if entry.payload.is_cancelled() => {
+                Err(Status::new(Reason::Cancelled, "the caller is gone"))
+            }
             Ok(frame) => entry.payload.partial(frame),
             Err(status) => Err(status),
         };

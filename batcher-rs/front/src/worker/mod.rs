@@ -99,9 +99,11 @@ impl WorkerFront {
             Arc::new(WorkerService {
                 runtime: Runtime::start(Arc::clone(&expiry), shared.config().body_timeout()),
                 table: Arc::clone(&table),
-                fallback: shared.config().fallback.as_ref().map(|address| {
-                    Upstream::new(address, UpstreamConfig::local())
-                }),
+                fallback: shared
+                    .config()
+                    .fallback
+                    .as_ref()
+                    .map(|address| Upstream::new(address, UpstreamConfig::local())),
                 shared: Arc::clone(shared),
             })
         })
@@ -111,7 +113,12 @@ impl WorkerFront {
     ///
     /// # Errors
     /// A thread could not be made.
-    pub fn install(&self, spec: &ModelSpec, runners: Vec<Box<dyn Runner>>, patience: Duration) -> std::io::Result<()> {
+    pub fn install(
+        &self,
+        spec: &ModelSpec,
+        runners: Vec<Box<dyn Runner>>,
+        patience: Duration,
+    ) -> std::io::Result<()> {
         let queue = Arc::new(ModelQueue::new(spec, runners.len()));
         let limit = self.shared.config().max_message_bytes;
         for (index, mut runner) in runners.into_iter().enumerate() {
@@ -146,7 +153,8 @@ impl WorkerFront {
     /// Says what exists and in which state.
     pub fn set_catalog(&self, catalog: Catalog) {
         let mut current = self.changing.lock();
-        self.table.store(Arc::new(self.table.load().with_catalog(&catalog)));
+        self.table
+            .store(Arc::new(self.table.load().with_catalog(&catalog)));
         *current = catalog;
     }
 
@@ -199,7 +207,13 @@ struct WorkerService {
 }
 
 impl Service for WorkerService {
-    fn call(self: &Arc<Self>, conn: &ConnInfo, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, cx: &mut Context<'_>) {
+    fn call(
+        self: &Arc<Self>,
+        conn: &ConnInfo,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+        cx: &mut Context<'_>,
+    ) {
         match request.uri().path() {
             INFER => self.infer(request, respond, cx),
             STREAM_INFER => self.stream_infer(request, respond),
@@ -223,7 +237,12 @@ impl Service for WorkerService {
 }
 
 impl WorkerService {
-    fn infer(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>, cx: &mut Context<'_>) {
+    fn infer(
+        self: &Arc<Self>,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+        cx: &mut Context<'_>,
+    ) {
         let now = Instant::now();
         let (parts, recv) = request.into_parts();
         let deadline = match self.deadline(&parts.headers, now) {
@@ -233,7 +252,9 @@ impl WorkerService {
         let mut body = Body::new(recv, &parts.headers, &self.shared);
         let override_ = Override::of(&parts.headers);
         match body.poll_only(cx) {
-            Poll::Ready(Ok(framed)) if !framed.compressed => self.take(framed.message, &override_, respond, deadline, now),
+            Poll::Ready(Ok(framed)) if !framed.compressed => {
+                self.take(framed.message, &override_, respond, deadline, now);
+            }
             Poll::Ready(Ok(framed)) => {
                 let service = Arc::clone(self);
                 tokio::spawn(async move {
@@ -282,15 +303,27 @@ impl WorkerService {
         };
         let cancel = CancelFlag::new(&accepted.model, &self.runtime.cancels);
         let waker = Waker::from(Arc::clone(&cancel));
-        if respond.poll_reset(&mut Context::from_waker(&waker)).is_ready() {
+        if respond
+            .poll_reset(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
             return;
         }
-        let answer = Answer::Unary { inbox: Arc::clone(&self.runtime.inbox), respond, only: None };
-        let (model, entry) = accepted.into_entry(answer, cancel, deadline, now, self.shared.begin());
+        let answer = Answer::Unary {
+            inbox: Arc::clone(&self.runtime.inbox),
+            respond,
+            only: None,
+        };
+        let (model, entry) =
+            accepted.into_entry(answer, cancel, deadline, now, self.shared.begin());
         self.runtime.submit(model, entry);
     }
 
-    fn stream_infer(self: &Arc<Self>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    fn stream_infer(
+        self: &Arc<Self>,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) {
         let (parts, recv) = request.into_parts();
         let timeout = match parse_timeout(&parts.headers) {
             Ok(timeout) => timeout,
@@ -319,5 +352,7 @@ impl WorkerService {
 }
 
 fn says_true(headers: &HeaderMap, name: &str) -> bool {
-    headers.get(name).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+    headers
+        .get(name)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }

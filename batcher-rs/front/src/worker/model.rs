@@ -46,7 +46,13 @@ impl ModelQueue {
         Self {
             signature: spec.signature(),
             settings: spec.queue.clone(),
-            inner: Mutex::new(Inner { queue, sleeping: 0, woken: 0, closing: false, running_instances: instances }),
+            inner: Mutex::new(Inner {
+                queue,
+                sleeping: 0,
+                woken: 0,
+                closing: false,
+                running_instances: instances,
+            }),
             work: Condvar::new(),
             ended: Condvar::new(),
             cancelled: AtomicBool::new(false),
@@ -195,7 +201,9 @@ impl ModelQueue {
                     "bytes" => self.settings.max_queue_bytes,
                     _ => self.settings.max_queue_requests as u64,
                 };
-                let text = format!("the queue of model '{model}' is full: {allowed} {limit} wait (setting max_queue_{limit})");
+                let text = format!(
+                    "the queue of model '{model}' is full: {allowed} {limit} wait (setting max_queue_{limit})"
+                );
                 Status::new(Reason::QueueFull, text).with_retry_after(*retry_after)
             }
             Refusal::CannotMeetDeadline { estimated, left } => {
@@ -206,13 +214,19 @@ impl ModelQueue {
                 );
                 Status::new(Reason::CannotMeetDeadline, text)
             }
-            Refusal::Expired => Status::new(Reason::DeadlineExceeded, "the deadline had passed when the request was queued"),
+            Refusal::Expired => Status::new(
+                Reason::DeadlineExceeded,
+                "the deadline had passed when the request was queued",
+            ),
             Refusal::TooManyRows { limit } => {
                 let text = format!("a request of model '{model}' may have {limit} rows");
                 Status::new(Reason::InvalidTensor, text)
             }
             Refusal::Draining => {
-                let text = format!("model '{model}' version {} takes nothing new", self.signature.version);
+                let text = format!(
+                    "model '{model}' version {} takes nothing new",
+                    self.signature.version
+                );
                 Status::new(Reason::Draining, text)
             }
         };
@@ -244,7 +258,10 @@ impl ModelQueue {
             drop(inner);
             let mut post = Post::default();
             for entry in left {
-                let status = Status::new(Reason::Draining, "the model was unloaded before this request could run");
+                let status = Status::new(
+                    Reason::Draining,
+                    "the model was unloaded before this request could run",
+                );
                 entry.payload.fail(status, &mut post);
             }
         }
@@ -267,7 +284,10 @@ impl ModelQueue {
         let left = self.inner.lock().queue.take_all();
         let mut post = Post::default();
         for entry in left {
-            let status = Status::new(Reason::Draining, "the server stopped before this request could run");
+            let status = Status::new(
+                Reason::Draining,
+                "the server stopped before this request could run",
+            );
             self.count_failure(&status, Duration::ZERO);
             entry.payload.fail(status, &mut post);
         }

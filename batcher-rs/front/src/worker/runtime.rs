@@ -73,7 +73,11 @@ impl Runtime {
         poll_fn(|cx| {
             {
                 let mut tick = self.tick.lock();
-                if tick.flusher.as_ref().is_none_or(|waker| !waker.will_wake(cx.waker())) {
+                if tick
+                    .flusher
+                    .as_ref()
+                    .is_none_or(|waker| !waker.will_wake(cx.waker()))
+                {
                     tick.flusher = Some(cx.waker().clone());
                 }
                 std::mem::swap(&mut tick.entries, &mut taken);
@@ -81,7 +85,10 @@ impl Runtime {
             let mut entries = taken.drain(..).peekable();
             while let Some((model, entry)) = entries.next() {
                 group.push(entry);
-                if entries.peek().is_none_or(|(next, _)| !Arc::ptr_eq(next, &model)) {
+                if entries
+                    .peek()
+                    .is_none_or(|(next, _)| !Arc::ptr_eq(next, &model))
+                {
                     self.push(&model, &mut group);
                 }
             }

@@ -66,7 +66,9 @@ fn of_model(queue: &ModelQueue) -> ModelStatistics {
             bytes: depth.bytes,
             running_requests: depth.running_requests as u64,
             running_rows: depth.running_rows,
-            oldest_ms: depth.oldest.map_or(0.0, |oldest| oldest.elapsed().as_secs_f64() * 1e3),
+            oldest_ms: depth
+                .oldest
+                .map_or(0.0, |oldest| oldest.elapsed().as_secs_f64() * 1e3),
         },
         instances: queue
             .instances

@@ -5,14 +5,14 @@ use super::entry::{Answer, CancelFlag, StreamItem};
 use super::runtime::Runtime;
 use super::table::Table;
 use crate::body::{Body, BodyError};
-use crate::server::Shared;
 use crate::send::{ReaderGone, send_all};
+use crate::server::Shared;
 use crate::status::{Reason, Status, ok_head, trailers};
-use headrace_tensor::encode_stream_error;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use h2::SendStream;
 use h2::server::SendResponse;
+use headrace_tensor::encode_stream_error;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -38,8 +38,15 @@ pub(crate) struct StreamCall {
 
 /// The place of one request in the order of answers.
 enum Slot {
-    Waiting { items: mpsc::Receiver<StreamItem>, cancel: CancelOnDrop, id: Bytes },
-    Refused { status: Status, id: Bytes },
+    Waiting {
+        items: mpsc::Receiver<StreamItem>,
+        cancel: CancelOnDrop,
+        id: Bytes,
+    },
+    Refused {
+        status: Status,
+        id: Bytes,
+    },
     /// The stream ends here, for this reason; in band nothing is said of it.
     Over(Status),
 }
@@ -63,7 +70,9 @@ impl Drop for CancelOnDrop {
 impl StreamCall {
     /// Serves the whole stream.
     pub(crate) async fn serve(self, body: Body, mut respond: SendResponse<Bytes>) {
-        let Ok(mut stream) = respond.send_response(ok_head(), false) else { return };
+        let Ok(mut stream) = respond.send_response(ok_head(), false) else {
+            return;
+        };
         let (slots, answers) = mpsc::channel(OUTSTANDING);
         let still = self.shared.config().body_timeout();
         let reading = self.read(body, slots);
@@ -85,7 +94,9 @@ impl StreamCall {
         let end = self.deadline.unwrap_or(far);
         loop {
             // Room first: a stream whose answers are not read is not read from either.
-            let Ok(room) = slots.reserve().await else { return };
+            let Ok(room) = slots.reserve().await else {
+                return;
+            };
             let next = tokio::select! {
                 next = body.next(config.body_timeout(), end.into()) => next,
                 () = self.shared.draining() => {
@@ -94,11 +105,14 @@ impl StreamCall {
                 }
             };
             let slot = match next {
-                Ok(Some(message)) => self.submit(message, end.min(Instant::now() + config.max_timeout())),
+                Ok(Some(message)) => {
+                    self.submit(&message, end.min(Instant::now() + config.max_timeout()))
+                }
                 Ok(None) | Err(BodyError::Gone) => return,
                 Err(BodyError::Refused(status)) => Slot::Over(status),
             };
-            let over = matches!(slot, Slot::Over(_)) || (self.errors_end_stream && matches!(slot, Slot::Refused { .. }));
+            let over = matches!(slot, Slot::Over(_))
+                || (self.errors_end_stream && matches!(slot, Slot::Refused { .. }));
             room.send(slot);
             if over {
                 return;
@@ -106,29 +120,44 @@ impl StreamCall {
         }
     }
 
-    fn submit(&self, message: Bytes, deadline: Instant) -> Slot {
+    fn submit(&self, message: &Bytes, deadline: Instant) -> Slot {
         let accepted = match accept(&self.table.load(), message.clone(), &self.override_) {
             Ok(accepted) => accepted,
-            Err(status) => return Slot::Refused { status, id: id_of(&message) },
+            Err(status) => {
+                return Slot::Refused {
+                    status,
+                    id: id_of(message),
+                };
+            }
         };
         let Accepted { wants_final, .. } = accepted;
-        let id = accepted.admitted.id.slice(&message);
+        let id = accepted.admitted.id.slice(message);
         let cancel = CancelFlag::new(&accepted.model, &self.runtime.cancels);
         let (sender, items) = mpsc::channel(UNREAD);
         let (model, entry) = accepted.into_entry(
-            Answer::Stream { items: sender, wants_final },
+            Answer::Stream {
+                items: sender,
+                wants_final,
+            },
             Arc::clone(&cancel),
             deadline,
             Instant::now(),
             self.shared.begin(),
         );
         self.runtime.submit(model, entry);
-        Slot::Waiting { items, cancel: CancelOnDrop(Some(cancel)), id }
+        Slot::Waiting {
+            items,
+            cancel: CancelOnDrop(Some(cancel)),
+            id,
+        }
     }
 }
 
 /// What `future` gives, unless the caller resets the stream first: also while nothing is to be sent.
-async fn unless_gone<T>(stream: &mut SendStream<Bytes>, future: impl Future<Output = T>) -> Result<T, ReaderGone> {
+async fn unless_gone<T>(
+    stream: &mut SendStream<Bytes>,
+    future: impl Future<Output = T>,
+) -> Result<T, ReaderGone> {
     let gone = poll_fn(|cx| stream.poll_reset(cx));
     tokio::select! {
         value = future => Ok(value),
@@ -156,7 +185,9 @@ async fn write(
         let (failed, id) = match slot {
             Slot::Over(status) => return Ok(Some(status)),
             Slot::Refused { status, id } => (Some(status), id),
-            Slot::Waiting { items, cancel, id } => (answer(items, cancel, stream, still).await?, id),
+            Slot::Waiting { items, cancel, id } => {
+                (answer(items, cancel, stream, still).await?, id)
+            }
         };
         match failed {
             Some(status) if errors_end_stream => return Ok(Some(status)),
@@ -180,7 +211,12 @@ async fn answer(
             Some(StreamItem::End) => break None,
             Some(StreamItem::Failed(status)) => break Some(status),
             // The entry was dropped unanswered, as it happens to one whose caller is gone.
-            None => break Some(Status::new(Reason::Internal, "the request was dropped without an answer")),
+            None => {
+                break Some(Status::new(
+                    Reason::Internal,
+                    "the request was dropped without an answer",
+                ));
+            }
         }
     };
     cancel.answered();
@@ -189,14 +225,21 @@ async fn answer(
 
 /// The id of a message that was refused, if it can be read at all.
 fn id_of(message: &Bytes) -> Bytes {
-    headrace_tensor::parse(message).map(|request| request.id.slice(message)).unwrap_or_default()
+    headrace_tensor::parse(message)
+        .map(|request| request.id.slice(message))
+        .unwrap_or_default()
 }
 
 /// The frame that says an error in band, as Triton does.
 fn error_frame(id: &[u8], status: &Status) -> Bytes {
     // In band an empty text would mean that there is no error.
-    let text = if status.message.is_empty() { status.reason } else { &status.message };
+    let text = if status.message.is_empty() {
+        status.reason
+    } else {
+        &status.message
+    };
     let mut frame = Vec::new();
-    encode_stream_error(&mut frame, id, text).expect("an id within the size limit and a short text fit in a frame");
+    encode_stream_error(&mut frame, id, text)
+        .expect("an id within the size limit and a short text fit in a frame");
     frame.into()
 }

@@ -32,10 +32,14 @@ impl Table {
     pub(crate) fn resolve(&self, model: &str, version: &str) -> Result<&Arc<ModelQueue>, Status> {
         if model.is_empty() {
             let text = "the request names no model (model_name is empty)";
-            return Err(Status::new(Reason::InvalidRequest, text).with_violation("model_name", "must not be empty"));
+            return Err(Status::new(Reason::InvalidRequest, text)
+                .with_violation("model_name", "must not be empty"));
         }
         let Some(known) = self.models.get(model) else {
-            return Err(Status::new(Reason::ModelNotFound, format!("no model '{}' is here", shown(model))));
+            return Err(Status::new(
+                Reason::ModelNotFound,
+                format!("no model '{}' is here", shown(model)),
+            ));
         };
         let name = match (version, &known.default) {
             ("", Some(default)) => default.as_str(),
@@ -70,13 +74,29 @@ impl Table {
                     .iter()
                     .map(|(version, entry)| {
                         let queue = self.queues.get(&(name.clone(), version.clone())).cloned();
-                        (version.clone(), Version { state: entry.state, reason: entry.reason.clone(), queue })
+                        (
+                            version.clone(),
+                            Version {
+                                state: entry.state,
+                                reason: entry.reason.clone(),
+                                queue,
+                            },
+                        )
                     })
                     .collect();
-                (name.clone(), Model { default: model.default.clone(), versions })
+                (
+                    name.clone(),
+                    Model {
+                        default: model.default.clone(),
+                        versions,
+                    },
+                )
             })
             .collect();
-        Self { models, queues: self.queues.clone() }
+        Self {
+            models,
+            queues: self.queues.clone(),
+        }
     }
 
     /// The same with this queue, and the one that stood in its place.
@@ -84,7 +104,11 @@ impl Table {
         let mut table = self.clone();
         let signature = queue.signature();
         let (name, version) = (signature.model.clone(), signature.version.clone());
-        if let Some(entry) = table.models.get_mut(&name).and_then(|model| model.versions.get_mut(&version)) {
+        if let Some(entry) = table
+            .models
+            .get_mut(&name)
+            .and_then(|model| model.versions.get_mut(&version))
+        {
             entry.queue = Some(Arc::clone(&queue));
         }
         let before = table.queues.insert((name, version), queue);
@@ -92,9 +116,17 @@ impl Table {
     }
 
     /// The same without a queue, and that queue.
-    pub(crate) fn without_queue(&self, name: &str, version: &str) -> (Self, Option<Arc<ModelQueue>>) {
+    pub(crate) fn without_queue(
+        &self,
+        name: &str,
+        version: &str,
+    ) -> (Self, Option<Arc<ModelQueue>>) {
         let mut table = self.clone();
-        if let Some(entry) = table.models.get_mut(name).and_then(|model| model.versions.get_mut(version)) {
+        if let Some(entry) = table
+            .models
+            .get_mut(name)
+            .and_then(|model| model.versions.get_mut(version))
+        {
             entry.queue = None;
         }
         let before = table.queues.remove(&(name.to_owned(), version.to_owned()));
@@ -103,27 +135,40 @@ impl Table {
 }
 
 fn no_default(name: &str, model: &Model) -> Status {
-    let loading = model.versions.values().any(|version| version.state == State::Loading);
+    let loading = model
+        .versions
+        .values()
+        .any(|version| version.state == State::Loading);
     if loading {
         return Status::new(Reason::ModelLoading, format!("model '{name}' is loading"));
     }
-    match model.versions.iter().find(|(_, version)| version.state == State::Failed) {
+    match model
+        .versions
+        .iter()
+        .find(|(_, version)| version.state == State::Failed)
+    {
         Some((version, entry)) => not_ready(name, version, entry.state, &entry.reason),
-        None => Status::new(Reason::ModelNotFound, format!("model '{name}' has no version that is loaded")),
+        None => Status::new(
+            Reason::ModelNotFound,
+            format!("model '{name}' has no version that is loaded"),
+        ),
     }
 }
 
 fn not_ready(model: &str, version: &str, state: State, reason: &str) -> Status {
     match state {
-        State::Failed => {
-            Status::new(Reason::ModelFailed, format!("model '{model}' version {version} could not be loaded: {reason}"))
-        }
-        State::Unloading => {
-            Status::new(Reason::VersionNotFound, format!("model '{model}' version {version} was unloaded"))
-        }
-        State::Loading | State::Ready => {
-            Status::new(Reason::ModelLoading, format!("model '{model}' version {version} is loading"))
-        }
+        State::Failed => Status::new(
+            Reason::ModelFailed,
+            format!("model '{model}' version {version} could not be loaded: {reason}"),
+        ),
+        State::Unloading => Status::new(
+            Reason::VersionNotFound,
+            format!("model '{model}' version {version} was unloaded"),
+        ),
+        State::Loading | State::Ready => Status::new(
+            Reason::ModelLoading,
+            format!("model '{model}' version {version} is loading"),
+        ),
     }
 }
 

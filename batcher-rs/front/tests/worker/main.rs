@@ -1,4 +1,9 @@
 //! The worker's front over real sockets: what callers get when all goes well, and when it does not.
+#![allow(
+    clippy::unwrap_used,
+    reason = "clippy's exception for tests does not reach helper functions"
+)]
+#![allow(clippy::float_cmp, reason = "doubling is exact")]
 
 mod models;
 mod wire;
@@ -12,7 +17,9 @@ use prost::Message;
 use std::io::Write;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use wire::{Choice, Client, INFER, InferParameter, InferRequest, STREAM, frame, read, request, values};
+use wire::{
+    Choice, Client, INFER, InferParameter, InferRequest, STREAM, frame, read, request, values,
+};
 
 const DEFAULTS: &str = "{}";
 
@@ -27,7 +34,11 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 fn statistic(front: &headrace_front::worker::WorkerFront, path: &str) -> u64 {
     let document: serde_json::Value = serde_json::from_str(&front.statistics()).unwrap();
-    document.pointer(path).unwrap_or_else(|| panic!("{path} in {document}")).as_u64().unwrap()
+    document
+        .pointer(path)
+        .unwrap_or_else(|| panic!("{path} in {document}"))
+        .as_u64()
+        .unwrap()
 }
 
 const WAITING: &str = "/models/0/queue_depth/requests";
@@ -41,19 +52,27 @@ async fn every_caller_gets_its_own_rows_and_id() {
     for unique in 0_u16..400 {
         let client = client.clone();
         calls.spawn(async move {
-            let rows: Vec<f32> = (0..=unique % 4).map(|row| f32::from(unique) + f32::from(row) * 1000.0).collect();
+            let rows: Vec<f32> = (0..=unique % 4)
+                .map(|row| f32::from(unique) + f32::from(row) * 1000.0)
+                .collect();
             let mut asked = request("double", &rows);
             asked.id = unique.to_string();
             let answer = client.infer(&asked).await.answer();
             assert_eq!(answer.id, asked.id);
-            assert_eq!(values(&answer), rows.iter().map(|row| row * 2.0).collect::<Vec<_>>());
+            assert_eq!(
+                values(&answer),
+                rows.iter().map(|row| row * 2.0).collect::<Vec<_>>()
+            );
             assert_eq!(answer.outputs[0].shape, [rows.len() as i64, 1]);
         });
     }
     while let Some(call) = calls.join_next().await {
         call.unwrap();
     }
-    assert!(doubler.executed().iter().all(|rows| rows.len() <= 8), "no batch is larger than the limit in rows");
+    assert!(
+        doubler.executed().iter().all(|rows| rows.len() <= 8),
+        "no batch is larger than the limit in rows"
+    );
 }
 
 #[tokio::test]
@@ -70,7 +89,9 @@ async fn requests_that_wait_for_one_instance_run_as_one_batch() {
     let mut calls = JoinSet::new();
     for value in [2.0, 3.0, 4.0] {
         let client = client.clone();
-        calls.spawn(async move { values(&client.infer(&request("double", &[value])).await.answer()) });
+        calls.spawn(
+            async move { values(&client.infer(&request("double", &[value])).await.answer()) },
+        );
     }
     eventually("three requests wait", || statistic(&front, WAITING) == 3).await;
     doubler.open();
@@ -122,7 +143,10 @@ async fn a_panic_fails_its_batch_and_the_loop_lives() {
     for _ in 0..3 {
         let reply = client.infer(&request("double", &[PANIC_ROW])).await;
         assert_eq!((reply.code, reply.reason.as_str()), (13, "INTERNAL"));
-        assert_eq!(values(&client.infer(&request("double", &[4.0])).await.answer()), [8.0]);
+        assert_eq!(
+            values(&client.infer(&request("double", &[4.0])).await.answer()),
+            [8.0]
+        );
     }
 }
 
@@ -138,10 +162,15 @@ async fn a_deadline_is_answered_when_it_passes_not_when_the_running_batch_ends()
     });
     doubler.until_waiting(1).await;
     let begun = Instant::now();
-    let reply = client.infer_with(&request("double", &[2.0]), &[("grpc-timeout", "200m")]).await;
+    let reply = client
+        .infer_with(&request("double", &[2.0]), &[("grpc-timeout", "200m")])
+        .await;
     let took = begun.elapsed();
     assert_eq!((reply.code, reply.reason.as_str()), (4, "EXPIRED_IN_QUEUE"));
-    assert!(took >= Duration::from_millis(199) && took < Duration::from_millis(800), "{took:?}");
+    assert!(
+        took >= Duration::from_millis(199) && took < Duration::from_millis(800),
+        "{took:?}"
+    );
     doubler.open();
     blocker.await.unwrap().answer();
     assert_eq!(doubler.executed(), [[1.0]], "what expired never ran");
@@ -167,14 +196,23 @@ async fn cancelled_requests_leave_the_queue_and_never_run() {
     for (_, stream) in &mut calls[..10] {
         stream.send_reset(h2::Reason::CANCEL);
     }
-    eventually("the cancelled ones leave", || statistic(&front, WAITING) == 10).await;
+    eventually("the cancelled ones leave", || {
+        statistic(&front, WAITING) == 10
+    })
+    .await;
     doubler.open();
     blocker.await.unwrap().answer();
     for (index, (response, _)) in calls.into_iter().enumerate().skip(10) {
-        assert_eq!(values(&read(response).await.answer()), [20.0 + 2.0 * index as f32]);
+        assert_eq!(
+            values(&read(response).await.answer()),
+            [20.0 + 2.0 * index as f32]
+        );
     }
     let ran: Vec<f32> = doubler.executed().concat();
-    assert!(ran.iter().all(|value| *value == 1.0 || *value >= 20.0), "{ran:?}");
+    assert!(
+        ran.iter().all(|value| *value == 1.0 || *value >= 20.0),
+        "{ran:?}"
+    );
 }
 
 #[tokio::test]
@@ -192,7 +230,10 @@ async fn a_client_that_vanishes_takes_its_requests_with_it() {
     let address = front.address();
     let (told, tell) = tokio::sync::oneshot::channel();
     let vanishing = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async move {
             let client = Client::connect(address).await;
             let mut calls = Vec::new();
@@ -209,7 +250,10 @@ async fn a_client_that_vanishes_takes_its_requests_with_it() {
     eventually("all of them leave", || statistic(&front, WAITING) == 0).await;
     doubler.open();
     blocker.await.unwrap().answer();
-    assert_eq!(values(&stays.infer(&request("double", &[3.0])).await.answer()), [6.0]);
+    assert_eq!(
+        values(&stays.infer(&request("double", &[3.0])).await.answer()),
+        [6.0]
+    );
     assert_eq!(doubler.executed().concat(), [1.0, 3.0]);
 }
 
@@ -233,7 +277,12 @@ async fn the_queue_limit_is_exact_in_every_wave() {
         let mut refused = 0;
         while refused < 40 {
             let reply = calls.join_next().await.unwrap().unwrap();
-            assert_eq!((reply.code, reply.reason.as_str()), (8, "QUEUE_FULL"), "{}", reply.message);
+            assert_eq!(
+                (reply.code, reply.reason.as_str()),
+                (8, "QUEUE_FULL"),
+                "{}",
+                reply.message
+            );
             refused += 1;
         }
         assert_eq!(statistic(&front, WAITING), 10);
@@ -250,7 +299,10 @@ async fn the_queue_limit_is_exact_in_every_wave() {
 async fn states_of_a_model_have_their_own_codes() {
     let front = worker(&Doubler::default(), 1, DEFAULTS);
     let client = Client::connect(front.address()).await;
-    let ask = |model: &str, version: &str| InferRequest { model_version: version.into(), ..request(model, &[1.0]) };
+    let ask = |model: &str, version: &str| InferRequest {
+        model_version: version.into(),
+        ..request(model, &[1.0])
+    };
     for (asked, code, reason) in [
         (ask("nope", ""), 5, "MODEL_NOT_FOUND"),
         (ask("double", "2"), 5, "VERSION_NOT_FOUND"),
@@ -259,7 +311,10 @@ async fn states_of_a_model_have_their_own_codes() {
         let reply = client.infer(&asked).await;
         assert_eq!((reply.code, reply.reason.as_str()), (code, reason));
     }
-    for (state, code, reason) in [(State::Loading, 14, "MODEL_LOADING"), (State::Failed, 9, "MODEL_FAILED")] {
+    for (state, code, reason) in [
+        (State::Loading, 14, "MODEL_LOADING"),
+        (State::Failed, 9, "MODEL_FAILED"),
+    ] {
         front.set_catalog(catalog(state, "no such file"));
         let reply = client.infer(&ask("double", "")).await;
         assert_eq!((reply.code, reply.reason.as_str()), (code, reason));
@@ -286,30 +341,52 @@ async fn broken_framing_is_refused_and_the_connection_lives() {
         frame(&[0xff; 40]),
     ] {
         let reply = client.call(INFER, &[], body).await;
-        assert_eq!((reply.code, reply.reason.as_str()), (3, "INVALID_REQUEST"), "{}", reply.message);
+        assert_eq!(
+            (reply.code, reply.reason.as_str()),
+            (3, "INVALID_REQUEST"),
+            "{}",
+            reply.message
+        );
     }
-    let reply = client.call(INFER, &[("grpc-timeout", "soon")], whole.clone()).await;
+    let reply = client
+        .call(INFER, &[("grpc-timeout", "soon")], whole.clone())
+        .await;
     assert_eq!(reply.reason, "INVALID_REQUEST");
     client.call(INFER, &[], whole).await.answer();
 }
 
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_before_it_is_received() {
-    let config = FrontConfig { max_message_bytes: 1 << 20, ..FrontConfig::default() };
+    let config = FrontConfig {
+        max_message_bytes: 1 << 20,
+        ..FrontConfig::default()
+    };
     let front = worker_with(&Doubler::default(), 1, DEFAULTS, config);
     let client = Client::connect(front.address()).await;
     let mut head = BytesMut::from(&[0_u8][..]);
     head.extend_from_slice(&200_000_000_u32.to_be_bytes());
     let (response, _stream) = client.begin(INFER, &[], head.freeze(), false).await;
-    let reply = tokio::time::timeout(Duration::from_secs(2), read(response)).await.unwrap();
-    assert_eq!((reply.code, reply.reason.as_str()), (8, "MESSAGE_TOO_LARGE"));
-    assert!(reply.message.contains("max_message_bytes"), "{}", reply.message);
+    let reply = tokio::time::timeout(Duration::from_secs(2), read(response))
+        .await
+        .unwrap();
+    assert_eq!(
+        (reply.code, reply.reason.as_str()),
+        (8, "MESSAGE_TOO_LARGE")
+    );
+    assert!(
+        reply.message.contains("max_message_bytes"),
+        "{}",
+        reply.message
+    );
     client.infer(&request("double", &[1.0])).await.answer();
 }
 
 #[tokio::test]
 async fn gzip_is_understood_and_bombs_are_not() {
-    let config = FrontConfig { max_message_bytes: 1 << 20, ..FrontConfig::default() };
+    let config = FrontConfig {
+        max_message_bytes: 1 << 20,
+        ..FrontConfig::default()
+    };
     let front = worker_with(&Doubler::default(), 1, DEFAULTS, config);
     let client = Client::connect(front.address()).await;
     let gzip = |message: &[u8]| {
@@ -320,13 +397,27 @@ async fn gzip_is_understood_and_bombs_are_not() {
         framed.freeze()
     };
     let good = gzip(&request("double", &[21.0]).encode_to_vec());
-    let answer = client.call(INFER, &[("grpc-encoding", "gzip")], good.clone()).await.answer();
+    let answer = client
+        .call(INFER, &[("grpc-encoding", "gzip")], good.clone())
+        .await
+        .answer();
     assert_eq!(values(&answer), [42.0]);
-    let bomb = client.call(INFER, &[("grpc-encoding", "gzip")], gzip(&vec![0; 32 << 20])).await;
+    let bomb = client
+        .call(
+            INFER,
+            &[("grpc-encoding", "gzip")],
+            gzip(&vec![0; 32 << 20]),
+        )
+        .await;
     assert_eq!(bomb.reason, "MESSAGE_TOO_LARGE");
-    let unknown = client.call(INFER, &[("grpc-encoding", "zstd")], good.clone()).await;
+    let unknown = client
+        .call(INFER, &[("grpc-encoding", "zstd")], good.clone())
+        .await;
     assert_eq!((unknown.code, unknown.reason.as_str()), (12, "UNSUPPORTED"));
-    assert_eq!(client.call(INFER, &[], good).await.reason, "INVALID_REQUEST");
+    assert_eq!(
+        client.call(INFER, &[], good).await.reason,
+        "INVALID_REQUEST"
+    );
 }
 
 #[tokio::test]
@@ -336,7 +427,10 @@ async fn a_stream_answers_in_the_order_of_its_requests_with_errors_in_band() {
     let client = Client::connect(front.address()).await;
     let mut body = BytesMut::new();
     for value in [1.0, BAD_ROW, 3.0] {
-        let asked = InferRequest { id: value.to_string(), ..request("double", &[value]) };
+        let asked = InferRequest {
+            id: value.to_string(),
+            ..request("double", &[value])
+        };
         body.extend_from_slice(&frame(&asked.encode_to_vec()));
     }
     body.extend_from_slice(&frame(&request("nope", &[4.0]).encode_to_vec()));
@@ -361,7 +455,9 @@ async fn a_stream_ends_with_a_status_when_its_caller_asks_for_that() {
     for value in [1.0, BAD_ROW, 3.0] {
         body.extend_from_slice(&frame(&request("double", &[value]).encode_to_vec()));
     }
-    let reply = client.call(STREAM, &[("triton_grpc_error", "true")], body.freeze()).await;
+    let reply = client
+        .call(STREAM, &[("triton_grpc_error", "true")], body.freeze())
+        .await;
     assert_eq!((reply.code, reply.reason.as_str()), (3, "INVALID_TENSOR"));
     assert_eq!(reply.answers().len(), 1);
 }
@@ -373,9 +469,15 @@ async fn a_model_may_answer_many_times_on_a_stream_and_once_on_a_unary_call() {
     let client = Client::connect(front.address()).await;
     doubler.streams(3);
     let mut asked = request("double", &[1.0]);
-    let on = InferParameter { choice: Some(Choice::Bool(true)) };
-    asked.parameters.insert("triton_enable_empty_final_response".into(), on.clone());
-    let reply = client.call(STREAM, &[], frame(&asked.encode_to_vec())).await;
+    let on = InferParameter {
+        choice: Some(Choice::Bool(true)),
+    };
+    asked
+        .parameters
+        .insert("triton_enable_empty_final_response".into(), on.clone());
+    let reply = client
+        .call(STREAM, &[], frame(&asked.encode_to_vec()))
+        .await;
     let answers = reply.answers();
     assert_eq!(answers.len(), 4, "three answers and the empty last one");
     let last = answers[3].infer_response.as_ref().unwrap();
@@ -397,12 +499,17 @@ async fn a_stream_whose_caller_goes_frees_its_place() {
     let first = frame(&request("double", &[1.0]).encode_to_vec());
     let (_response, mut stream) = client.begin(STREAM, &[], first, false).await;
     doubler.until_waiting(1).await;
-    stream.send_data(frame(&request("double", &[2.0]).encode_to_vec()), false).unwrap();
+    stream
+        .send_data(frame(&request("double", &[2.0]).encode_to_vec()), false)
+        .unwrap();
     eventually("the second waits", || statistic(&front, WAITING) == 1).await;
     stream.send_reset(h2::Reason::CANCEL);
     eventually("it is gone", || statistic(&front, WAITING) == 0).await;
     doubler.open();
-    eventually("nothing is in flight", || statistic(&front, "/in_flight") == 0).await;
+    eventually("nothing is in flight", || {
+        statistic(&front, "/in_flight") == 0
+    })
+    .await;
     assert_eq!(doubler.executed(), [[1.0]]);
 }
 
@@ -415,7 +522,9 @@ async fn draining_answers_what_is_in_flight_and_takes_nothing_new() {
     let mut calls = JoinSet::new();
     for value in [1.0, 2.0] {
         let client = client.clone();
-        calls.spawn(async move { values(&client.infer(&request("double", &[value])).await.answer()) });
+        calls.spawn(
+            async move { values(&client.infer(&request("double", &[value])).await.answer()) },
+        );
         if value == 1.0 {
             doubler.until_waiting(1).await;
         }
@@ -425,7 +534,10 @@ async fn draining_answers_what_is_in_flight_and_takes_nothing_new() {
         let front = std::sync::Arc::clone(&front);
         move || front.drain(Duration::from_secs(10))
     });
-    eventually("the port is closed", || std::net::TcpStream::connect(front.address()).is_err()).await;
+    eventually("the port is closed", || {
+        std::net::TcpStream::connect(front.address()).is_err()
+    })
+    .await;
     doubler.open();
     assert!(draining.await.unwrap(), "everything was answered");
     let mut answers = Vec::new();
@@ -439,8 +551,13 @@ async fn draining_answers_what_is_in_flight_and_takes_nothing_new() {
 #[tokio::test]
 async fn a_second_server_on_the_same_port_fails_at_once() {
     let front = worker(&Doubler::default(), 1, DEFAULTS);
-    let config = FrontConfig { listen: front.address().to_string(), ..FrontConfig::default() };
-    let error = headrace_front::worker::WorkerFront::bind(config).err().expect("the address is in use");
+    let config = FrontConfig {
+        listen: front.address().to_string(),
+        ..FrontConfig::default()
+    };
+    let error = headrace_front::worker::WorkerFront::bind(config)
+        .err()
+        .expect("the address is in use");
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
 }
 

@@ -1,7 +1,10 @@
 //! Runners for tests, in place of Python: they compute real answers, with faults on demand.
 
 use headrace_front::config::FrontConfig;
-use headrace_front::worker::{BatchInput, Catalog, CatalogModel, CatalogVersion, Emit, ModelSpec, RunError, Runner, State, WorkerFront};
+use headrace_front::worker::{
+    BatchInput, Catalog, CatalogModel, CatalogVersion, Emit, ModelSpec, RunError, Runner, State,
+    WorkerFront,
+};
 use headrace_tensor::{JoinedData, OutputData, OutputView};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
@@ -59,7 +62,10 @@ impl Doubler {
             }
             true
         });
-        assert!(arrived.await.unwrap(), "{count} executions at the gate within 10 s");
+        assert!(
+            arrived.await.unwrap(),
+            "{count} executions at the gate within 10 s"
+        );
     }
 
     pub fn streams(&self, answers: usize) {
@@ -78,7 +84,10 @@ impl Runner for Doubler {
             JoinedData::Slab(slab) => slab,
             JoinedData::Strings(_) => unreachable!("FP32"),
         };
-        let rows: Vec<f32> = bytes.chunks_exact(4).map(|row| f32::from_le_bytes(row.try_into().unwrap())).collect();
+        let rows: Vec<f32> = bytes
+            .chunks_exact(4)
+            .map(|row| f32::from_le_bytes(row.try_into().unwrap()))
+            .collect();
         self.0.executed.lock().push(rows.clone());
         {
             let mut gate = self.0.gate.lock();
@@ -94,9 +103,15 @@ impl Runner for Doubler {
             return Err(RunError::InvalidInput("index out of range".into()));
         }
         let short = usize::from(rows.contains(&SHORT_ROW));
-        let doubled: Vec<u8> = rows[short..].iter().flat_map(|row| (row * 2.0).to_le_bytes()).collect();
+        let doubled: Vec<u8> = rows[short..]
+            .iter()
+            .flat_map(|row| (row * 2.0).to_le_bytes())
+            .collect();
         let shape = [(rows.len() - short) as i64, 1];
-        let answer = [OutputView { shape: &shape, data: OutputData::Raw(&doubled) }];
+        let answer = [OutputView {
+            shape: &shape,
+            data: OutputData::Raw(&doubled),
+        }];
         let answers = *self.0.answers.lock();
         if answers == 0 {
             emit(&answer, true);
@@ -117,7 +132,12 @@ pub fn worker(doubler: &Doubler, instances: usize, queue: &str) -> WorkerFront {
     worker_with(doubler, instances, queue, FrontConfig::default())
 }
 
-pub fn worker_with(doubler: &Doubler, instances: usize, queue: &str, config: FrontConfig) -> WorkerFront {
+pub fn worker_with(
+    doubler: &Doubler,
+    instances: usize,
+    queue: &str,
+    config: FrontConfig,
+) -> WorkerFront {
     let front = WorkerFront::bind(config).unwrap();
     let spec: ModelSpec = serde_json::from_str(&format!(
         r#"{{"name":"double","version":"1","max_rows":8,"batching":true,"queue":{queue},
@@ -126,15 +146,27 @@ pub fn worker_with(doubler: &Doubler, instances: usize, queue: &str, config: Fro
             "outputs":[{{"name":"y","datatype":"FP32","dims":[-1,1],"batch_axis":0}}]}}"#
     ))
     .unwrap();
-    let runners = (0..instances).map(|_| Box::new(doubler.clone()) as Box<dyn Runner>).collect();
-    front.install(&spec, runners, Duration::from_secs(5)).unwrap();
+    let runners = (0..instances)
+        .map(|_| Box::new(doubler.clone()) as Box<dyn Runner>)
+        .collect();
+    front
+        .install(&spec, runners, Duration::from_secs(5))
+        .unwrap();
     front.set_catalog(catalog(State::Ready, ""));
     front.start().unwrap();
     front
 }
 
 pub fn catalog(state: State, reason: &str) -> Catalog {
-    let version = CatalogVersion { state, reason: reason.into() };
-    let model = CatalogModel { default: Some("1".into()), versions: HashMap::from([("1".into(), version)]) };
-    Catalog { models: HashMap::from([("double".into(), model)]) }
+    let version = CatalogVersion {
+        state,
+        reason: reason.into(),
+    };
+    let model = CatalogModel {
+        default: Some("1".into()),
+        versions: HashMap::from([("1".into(), version)]),
+    };
+    Catalog {
+        models: HashMap::from([("double".into(), model)]),
+    }
 }

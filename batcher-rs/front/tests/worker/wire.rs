@@ -76,10 +76,17 @@ pub struct StreamResponse {
 
 /// A request of `values` as rows of one FP32 column.
 pub fn request(model: &str, values: &[f32]) -> InferRequest {
-    let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let raw: Vec<u8> = values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
     InferRequest {
         model_name: model.into(),
-        inputs: vec![Tensor { name: "x".into(), datatype: "FP32".into(), shape: vec![values.len() as i64, 1] }],
+        inputs: vec![Tensor {
+            name: "x".into(),
+            datatype: "FP32".into(),
+            shape: vec![values.len() as i64, 1],
+        }],
         raw_input_contents: vec![raw.into()],
         ..InferRequest::default()
     }
@@ -88,7 +95,9 @@ pub fn request(model: &str, values: &[f32]) -> InferRequest {
 /// The values of an answer.
 pub fn values(response: &InferResponse) -> Vec<f32> {
     let raw = &response.raw_output_contents[0];
-    raw.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    raw.chunks_exact(4)
+        .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+        .collect()
 }
 
 /// One gRPC frame.
@@ -118,11 +127,19 @@ impl Reply {
 
     /// The answers of a stream.
     pub fn answers(&self) -> Vec<StreamResponse> {
-        self.frames.iter().map(|frame| StreamResponse::decode(&frame[..]).unwrap()).collect()
+        self.frames
+            .iter()
+            .map(|frame| StreamResponse::decode(&frame[..]).unwrap())
+            .collect()
     }
 
     fn status(&mut self, headers: &HeaderMap) {
-        let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        let text = |name: &str| {
+            headers
+                .get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+                .unwrap_or_default()
+        };
         self.code = text("grpc-status").parse().unwrap();
         self.reason = text("headrace-reason");
         self.message = text("grpc-message");
@@ -138,7 +155,9 @@ impl Client {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(8 << 20).initial_connection_window_size(32 << 20);
+        builder
+            .initial_window_size(8 << 20)
+            .initial_connection_window_size(32 << 20);
         let (send, connection) = builder.handshake(stream).await.unwrap();
         tokio::spawn(async move {
             let _ = connection.await;
@@ -154,7 +173,8 @@ impl Client {
         body: Bytes,
         last: bool,
     ) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
-        let mut request = Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
+        let mut request =
+            Request::post(format!("http://test{path}")).header("content-type", "application/grpc");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -169,11 +189,14 @@ impl Client {
     /// A whole call.
     pub async fn call(&self, path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
         let (response, _stream) = self.begin(path, headers, body, true).await;
-        tokio::time::timeout(Duration::from_secs(20), read(response)).await.expect("an answer within 20 s")
+        tokio::time::timeout(Duration::from_secs(20), read(response))
+            .await
+            .expect("an answer within 20 s")
     }
 
     pub async fn infer_with(&self, request: &InferRequest, headers: &[(&str, &str)]) -> Reply {
-        self.call(INFER, headers, frame(&request.encode_to_vec())).await
+        self.call(INFER, headers, frame(&request.encode_to_vec()))
+            .await
     }
 
     pub async fn infer(&self, request: &InferRequest) -> Reply {
@@ -203,7 +226,9 @@ pub async fn read(response: h2::client::ResponseFuture) -> Reply {
             if held.len() < 5 + length {
                 break;
             }
-            reply.frames.push(held.split_to(5 + length).freeze().slice(5..));
+            reply
+                .frames
+                .push(held.split_to(5 + length).freeze().slice(5..));
         }
     }
     let trailers = body.trailers().await.expect("trailers").expect("trailers");
