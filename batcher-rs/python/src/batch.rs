@@ -65,6 +65,7 @@ impl Input {
         Ok(list)
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "the protocol's signature")]
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,

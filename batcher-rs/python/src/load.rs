@@ -35,11 +35,11 @@ pub(crate) fn load_test(py: Python<'_>, config: &str) -> PyResult<String> {
         return Err(signal);
     }
     let report = report.map_err(|error| {
-        let text = error.to_string();
+        let reason = error.to_string();
         match error {
-            headrace_load::LoadError::Config(_) => PyValueError::new_err(text),
-            headrace_load::LoadError::Connect { .. } => PyConnectionError::new_err(text),
-            headrace_load::LoadError::System(_) => PyOSError::new_err(text),
+            headrace_load::LoadError::Config(_) => PyValueError::new_err(reason),
+            headrace_load::LoadError::Connect { .. } => PyConnectionError::new_err(reason),
+            headrace_load::LoadError::System(_) => PyOSError::new_err(reason),
         }
     })?;
     serde_json::to_string(&report).map_err(|error| PyRuntimeError::new_err(error.to_string()))

@@ -24,7 +24,7 @@ pub(crate) enum Text<'py> {
 }
 
 impl Text<'_> {
-    fn of<'py>(object: Bound<'py, PyAny>) -> PyResult<Text<'py>> {
+    fn of(object: Bound<'_, PyAny>) -> PyResult<Text<'_>> {
         match object.cast_into::<PyString>() {
             Ok(text) => Ok(Text::Str(text)),
             Err(error) => error

@@ -4,6 +4,7 @@
     reason = "clippy's exception for tests does not reach helper functions"
 )]
 #![allow(clippy::float_cmp, reason = "doubling is exact")]
+#![allow(unreachable_pub, reason = "nothing is public of a test binary")]
 
 mod models;
 mod wire;
