@@ -4,22 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from headrace_core.settings import Duration, Settings
+from headrace_core.settings import CommaList, Duration, Settings
 
-
-def _split(value: object) -> object:
-    """A comma-separated list, also where several flags were given."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, list | tuple):
-        return tuple(part.strip() for item in value for part in str(item).split(",") if part.strip())
-    return value
-
-
-Addresses = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Addresses = Annotated[tuple[str, ...], NoDecode, CommaList]
 
 
 class GatewaySettings(Settings):
