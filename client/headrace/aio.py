@@ -5,11 +5,11 @@ What to send, check, cache and repeat is decided in `headrace.calls`; this modul
 
 import asyncio
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -97,52 +97,40 @@ class Client:
         """
         self._check_usable()
         deadline = self._calls.deadline(timeout)
+        messages = _Messages()
         call: _Call = self._stub.ModelStreamInfer(
-            None, timeout=self._calls.time_left(deadline), metadata=self._metadata + STREAM_METADATA
+            aiter(messages), timeout=self._calls.time_left(deadline), metadata=self._metadata + STREAM_METADATA
         )
-        writing = asyncio.create_task(self._write(call, model, requests, version=version, deadline=deadline))
+
+        ending = _Ending(call)
+
+        async def feed() -> None:
+            try:
+                async for item in _each(requests):
+                    flow = self._calls.stream_request(model, item, version=version, deadline=deadline)
+                    await messages.put(await self._run(flow))
+                messages.end()
+            except Exception:
+                call.cancel()
+                raise
+
+        feeding = asyncio.create_task(feed())
         try:
-            # At the end of a stream gRPC gives a marker in place of a message, or raises the stream's status.
-            while isinstance(reply := await call.read(), pb.ModelStreamInferResponse):
+            async for reply in call:
                 yield read_reply(reply)
         except grpc.RpcError as error:
-            await self._raise_writers_error(writing)
-            raise errors.from_rpc_error(error, url=self.url) from error
+            _raise_own_error(feeding)
+            raise errors.from_rpc_error(await ending.error(error), url=self.url) from error
         except asyncio.CancelledError:
-            # Ours, because the writer failed and cancelled the call; or our caller's, which goes on as it is.
-            await self._raise_writers_error(writing)
+            # Ours, because the caller's requests failed and cancelled the call; or our caller's, which goes on as it is.
+            _raise_own_error(feeding)
             raise
         finally:
             call.cancel()
-            writing.cancel()
+            messages.end()
+            feeding.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await writing
-
-    async def _write(
-        self,
-        call: _Call,
-        model: str,
-        requests: AsyncIterable[InferRequest | Inputs] | Iterable[InferRequest | Inputs],
-        *,
-        version: str,
-        deadline: float | None,
-    ) -> None:
-        try:
-            async for item in _each(requests):
-                await call.write(
-                    await self._run(self._calls.stream_request(model, item, version=version, deadline=deadline))
-                )
-            await call.done_writing()
-        except (grpc.RpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            # The stream is over: the reader has its status.
-            return
-        except Exception:
-            call.cancel()
-            raise
-
-    async def _raise_writers_error(self, writing: asyncio.Task[None]) -> None:
-        if writing.done() and not writing.cancelled() and (failure := writing.exception()) is not None:
-            raise failure from None
+                await feeding
 
     # -- what the server says
 
@@ -285,6 +273,82 @@ class Client:
                     step = flow.send(reply)
         except StopIteration as done:
             return cast("_T", done.value)
+
+
+class _Messages:
+    """Requests on their way into a stream: one waits while gRPC sends another.
+
+    gRPC reads them in a task of its own that nothing ends while a caller's iterator is silent, so it reads from here.
+    """
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[pb.ModelInferRequest | None] = asyncio.Queue()
+        self._room = asyncio.Semaphore(1)
+
+    async def put(self, message: pb.ModelInferRequest) -> None:
+        """Hand over a message once the one before is taken."""
+        await self._room.acquire()
+        self._queue.put_nowait(message)
+
+    def end(self) -> None:
+        """Nothing more comes. Idempotent."""
+        self._queue.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[pb.ModelInferRequest]:
+        while (message := await self._queue.get()) is not None:
+            self._room.release()
+            yield message
+
+
+def _raise_own_error(feeding: asyncio.Task[None]) -> None:
+    if feeding.done() and not feeding.cancelled() and (failure := feeding.exception()) is not None:
+        raise failure from None
+
+
+_LOST_STATUS: Final = "Internal error from Core"
+
+
+class _Ending:
+    """The status with which a stream ended.
+
+    A write that fails because the stream has ended makes grpc.aio replace that very status with INTERNAL, "Internal
+    error from Core". The callback sees each status as it is set, so the server's own is kept from here.
+    """
+
+    def __init__(self, call: _Call) -> None:
+        self._error: grpc.RpcError | None = None
+        self._known = asyncio.Event()
+        call.add_done_callback(self._note)
+
+    async def error(self, seen: grpc.RpcError) -> grpc.RpcError:
+        """The server's status, or the one that was seen where none comes within a moment."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._known.wait(), 1.0)
+        return self._error or seen
+
+    def _note(self, call: Any) -> None:
+        # The status is set, so these coroutines return without waiting for anything.
+        details = _at_once(call.details())
+        if self._known.is_set() or details == _LOST_STATUS:
+            return
+        nothing = grpc.aio.Metadata()
+        self._error = grpc.aio.AioRpcError(
+            _at_once(call.code()),
+            nothing,
+            _at_once(call.trailing_metadata()) or nothing,
+            details=details,
+            debug_error_string=None,
+        )
+        self._known.set()
+
+
+def _at_once(ready: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        ready.send(None)
+    except StopIteration as done:
+        return done.value
+    ready.close()
+    raise RuntimeError("a call that is done doesn't know its status")
 
 
 async def _each(

@@ -110,6 +110,13 @@ class Client:
         request = InferRequest(inputs=inputs, id=id, outputs=outputs, parameters=parameters, priority=priority)
         return self._run(self._calls.infer(model, request, version=version, timeout=timeout))
 
+    def encode(
+        self, model: str, inputs: InferRequest | Inputs, *, version: str = "", timeout: Timeout | Unset = UNSET
+    ) -> pb.ModelInferRequest:
+        """The message that `infer` would send, checked like it: for tools that send it themselves."""
+        deadline = self._calls.deadline(timeout)
+        return self._run(self._calls.stream_request(model, inputs, version=version, deadline=deadline))
+
     def infer_many(
         self,
         model: str,

@@ -3,6 +3,7 @@ import os
 import pickle
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import grpc
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace import NO_RETRIES, Client, InferRequest, errors
-from tests.unit.client.echo_server import EchoServer, EchoService
+from tests.unit.client.echo_server import EchoServer, EchoService, answer
 
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -227,19 +228,11 @@ def test_many_inputs_keep_their_order(client: Client) -> None:
 
 
 def test_threads_share_a_client(client: Client) -> None:
-    wrong: list[int] = []
+    def ask(n: int) -> list[float]:
+        return [float(client.infer("echo", np.full((1, 4), n, np.float32))["y"][0, 0]) for _ in range(20)]
 
-    def ask(n: int) -> None:
-        for _ in range(20):
-            if client.infer("echo", np.full((1, 4), n, np.float32))["y"][0, 0] != n:
-                wrong.append(n)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(8))) == [[float(n)] * 20 for n in range(8)]
 
 
 def test_a_stream_gives_every_answer_in_order(client: Client, service: EchoService) -> None:
@@ -255,7 +248,7 @@ def test_a_stream_gives_every_answer_in_order(client: Client, service: EchoServi
 
 
 def test_a_failed_stream_gives_what_came_before_and_then_the_typed_error(client: Client, service: EchoService) -> None:
-    service.script += [lambda context: None, errors.QueueFull("full")]
+    service.script += [answer, errors.QueueFull("full")]
     results = client.stream("echo", [ROW, ROW])
     next(results)
     with pytest.raises(errors.QueueFull):

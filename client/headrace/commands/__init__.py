@@ -1,0 +1,1 @@
+"""The commands of `headrace`, one a file; each has `register(app)`."""
