@@ -50,12 +50,12 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # i
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         said: health_pb2.HealthCheckResponse.ServingStatus | None = None
         while True:
-            seen = self._changes.generation
+            seen, ending = self._changes.generation, self._draining()
             status = _status(self._serving(request.service))
             if status != said:
                 yield health_pb2.HealthCheckResponse(status=status)
                 said = status
-            if self._draining():
+            if ending:
                 return  # a stream that never ends would hold up the drain
             await self._changes.beyond(seen, at_most=LOOK_AGAIN)
 

@@ -47,12 +47,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
     without its text. Cancellation passes.
     """
 
-    async def intercept_service(
+    async def intercept_service(  # type: ignore[override]  # None is what grpc itself returns for no such method
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        handler = await continuation(handler_call_details)
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler: grpc.RpcMethodHandler[Any, Any] | None = await continuation(handler_call_details)
+        if handler is None:
+            return None  # no such method: grpc itself answers UNIMPLEMENTED
         method = handler_call_details.method
         single, many = _guarded_single(handler, method), _guarded_stream(handler, method)
         make = {

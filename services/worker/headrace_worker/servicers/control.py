@@ -47,9 +47,9 @@ class WorkerServicer(rpc.WorkerServiceServicer):
 
     async def Watch(self, _request: pb.WatchRequest, _context: Context) -> AsyncIterator[pb.WorkerState]:
         while True:
-            seen = self._models.changes.generation
-            yield self.state()
-            if self._readiness.draining:
+            seen, state = self._models.changes.generation, self.state()
+            yield state
+            if state.draining:
                 return  # a stream that never ends would hold up the drain
             await self._models.changes.beyond(seen, at_most=HEARTBEAT)
 
