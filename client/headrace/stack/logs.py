@@ -21,7 +21,8 @@ _RANK = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _SYNONYMS = {"trace": "debug", "warn": "warning", "fatal": "critical", "exception": "error"}
 # [pid] 2026/01/01 00:00:00.000000 [INF] text
 _NATS = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<message>.*)$")
-_NATS_LEVELS = {"INF": "info", "WRN": "warning", "ERR": "error", "FTL": "critical", "DBG": "debug", "TRC": "debug"}
+# What NATS says at INF is its banner, twenty lines of it.
+_NATS_LEVELS = {"INF": "debug", "WRN": "warning", "ERR": "error", "FTL": "critical", "DBG": "debug", "TRC": "debug"}
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _LEVEL_COLOURS = {"debug": 2, "info": 0, "warning": 33, "error": 31, "critical": 31}
 
@@ -129,8 +130,8 @@ class Text:
 
 
 def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return json.dumps(text) if " " in text else text
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False) if " " in text else text
 
 
 class LogWriter:

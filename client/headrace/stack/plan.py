@@ -126,9 +126,9 @@ class Ports:
 def plan(
     options: UpOptions, *, programs: Programs, ports: Ports, repository: Repository, nats_dir: Path, run_dir: Path
 ) -> tuple[tuple[ChildSpec, ...], ...]:
-    """The programs in tiers: a tier starts when the one before is ready, and stops after the one behind it has stopped.
+    """The programs in tiers, from the back to the front: NATS, workers, gateways, Envoy. A tier stops after the next one.
 
-    Order: NATS, workers, gateways, Envoy. Writes the configuration files of NATS and Envoy into `run_dir`.
+    Writes the configuration files of NATS and Envoy into `run_dir`.
     """
     common = {
         "TMPDIR": str(run_dir),

@@ -1,7 +1,7 @@
 """Starts a stack, keeps it up, takes it down: the one place that owns the order.
 
-Start: NATS → workers → gateways → Envoy, each tier when the one before is ready. Stop: the other way round, each tier
-after the one in front of it has finished what was in flight. The first stop request drains, the second kills.
+Start: NATS, then all others together. Stop: Envoy → gateways → workers → NATS, each tier after the one in front of it
+has finished what was in flight. The first stop request drains, the second kills.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from headrace.stack.announce import announce
 from headrace.stack.child import Child
 from headrace.stack.fleet import Fleet, Model
 from headrace.stack.logs import Log
-from headrace.stack.plan import ChildSpec, Ports, Programs, UpOptions, plan
+from headrace.stack.plan import Ports, Programs, UpOptions, plan
 from headrace.stack.ports import Claim, PortTaken, claim
 from headrace.stack.problem import StackProblem, UsageProblem
 from headrace.stack.repository import assemble
@@ -110,8 +110,13 @@ class Supervisor:
             nats_dir=self._state.nats,
             run_dir=run_dir,
         )
+        # NATS first, since workers announce themselves there. The rest comes up together, each telling the truth about
+        # itself meanwhile: loading models takes longest by far, and nothing else has to wait for it.
         for specs in tiers:
-            await self._start_tier(specs)
+            self._tiers.append([Child(spec, log=self._log, changed=self._note) for spec in specs])
+        if ports.nats is not None:
+            await self._start_children(self._tiers[0])
+        await self._start_children([child for tier in self._tiers[ports.nats is not None :] for child in tier])
         text = await self._warmup(
             address=str(ports.public),
             workers=[str(worker) for worker in ports.workers],
@@ -122,10 +127,8 @@ class Supervisor:
         assert self._record is not None, "made above"
         self._on_ready(self._record)
 
-    async def _start_tier(self, specs: Sequence[ChildSpec]) -> None:
-        children = [Child(spec, log=self._log, changed=self._note) for spec in specs]
-        self._tiers.append(children)
-        self._log.say(f"starting {', '.join(spec.name for spec in specs)}")
+    async def _start_children(self, children: Sequence[Child]) -> None:
+        self._log.say(f"starting {', '.join(child.spec.name for child in children)}")
         starts = [asyncio.create_task(child.start(patience=self._options.start_timeout)) for child in children]
         try:
             await asyncio.gather(*starts)
@@ -188,7 +191,7 @@ class Supervisor:
 async def wait_for_models(*, address: str, workers: Sequence[str], log: Log, patience: timedelta) -> str:
     """Waits until every model is loaded or has failed and the public address serves the ready ones.
 
-    Says each outcome and, while a load takes long, what it waits for. Raises `StackProblem` if no model became ready.
+    Says what failed and, while a load takes long, what it waits for. Raises `StackProblem` if no model became ready.
     """
     fleet = Fleet(public=address, workers=workers)
     try:
@@ -211,9 +214,7 @@ async def _wait_for_workers(fleet: Fleet, log: Log) -> list[Model]:
         models = {model for one in by_worker or () for model in one}
         for model in sorted(models - told, key=lambda one: (one.name, one.version)):
             told.add(model)
-            if model.state == "READY":
-                log.say(f"{model.name} {model.version} is ready")
-            elif model.state == "FAILED":
+            if model.state == "FAILED":
                 log.say(f"{model.name} {model.version} could not be loaded: {model.reason}", level="error")
         waiting = sorted({model.name for model in models if model.state in ("LOADING", "UNLOADING")})
         if by_worker is not None and not waiting and all(by_worker):
