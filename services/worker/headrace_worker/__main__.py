@@ -71,10 +71,19 @@ async def serve(settings: WorkerSettings) -> int:
     lifecycle.catch_signals()
     socket = server.PrivateSocket(parent=settings.run_dir)
     try:
-        front = WorkerFront(json.dumps(_front_config(settings, socket.target)))
+        front = _bind(settings, socket.target)
         return await _serve_on(front, settings, lifecycle, socket)
     finally:
         socket.close()
+
+
+def _bind(settings: WorkerSettings, fallback: str) -> WorkerFront:
+    try:
+        return WorkerFront(json.dumps(_front_config(settings, fallback)))
+    except ValueError as error:
+        raise OSError(f"--listen {settings.listen}: {error}") from error
+    except OSError as error:
+        raise OSError(f"can't listen on {settings.listen}: {error}") from error
 
 
 async def _serve_on(

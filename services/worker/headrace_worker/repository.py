@@ -101,7 +101,7 @@ class FoundModel:
     def config_fingerprint(self) -> str:
         digest = hashlib.sha256()
         for path in (self.config, self.triton_config):
-            digest.update(path.read_bytes() if path is not None else b"\0")
+            digest.update(_content(path) if path is not None else b"\0")
         return digest.hexdigest()[:16]
 
     def _file(self, name: str) -> Path | None:
@@ -151,7 +151,7 @@ class Repository:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                model = self._folder(entry)
+                model = self._look(entry)
                 if model is None:
                     ignored[entry.name] = f"has neither {MODEL_FILE} nor a version folder with one"
                 elif not is_model_name(entry.name):
@@ -172,7 +172,7 @@ class Repository:
             return None
         folder = self.root / name
         if folder.is_dir():
-            return self._folder(folder)
+            return self._look(folder)
         bare = self.root / f"{name}.onnx"
         if bare.is_symlink() or bare.is_file():
             return self._bare(bare)
@@ -184,6 +184,13 @@ class Repository:
         beside += sorted(one for one in path.parent.glob(f"{_escaped(path.name)}*") if one != path and one.is_file())
         version = self._version(path.stem, "1", path, beside, folder=path.parent)
         return FoundModel(name=path.stem, folder=None, versions={"1": version})
+
+    def _look(self, folder: Path) -> FoundModel | None:
+        try:
+            return self._folder(folder)
+        except OSError as error:  # no permission, or gone since: one model's trouble, not everybody's
+            reason = f"can't be read: {error.strerror or type(error).__name__}"
+            return FoundModel(name=folder.name, folder=folder, versions={}, ignored={"the folder": reason})
 
     def _folder(self, folder: Path) -> FoundModel | None:
         versions: dict[str, VersionFiles] = {}
@@ -285,6 +292,13 @@ def _walk(folder: Path) -> list[Path]:
         if len(found) > _MOST_FILES:
             break
     return found
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:  # whoever reads the configuration says so; this only has to differ
+        return type(error).__name__.encode()
 
 
 def _escaped(name: str) -> str:

@@ -1,6 +1,7 @@
 """Which folders are models, which versions count, which links are followed, and when a copy is complete."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,19 @@ def _version(root: Path) -> VersionFiles:
     model = Repository(root).find("m")
     assert model is not None
     return model.versions["1"]
+
+
+def test_a_folder_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "good" / "1" / "model.onnx")
+    touch(tmp_path / "shut" / "1" / "model.onnx")
+    read = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        if path.name == "shut":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = Repository(tmp_path).scan()
+    assert list(found["good"].versions) == ["1"]
+    assert found["shut"].ignored == {"the folder": "can't be read: Permission denied"}
