@@ -5,8 +5,9 @@
 //! band, as Triton does, unless the caller asked with `triton_grpc_error: true` that the stream end with the status.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -125,8 +126,7 @@ impl Call {
             tokio::select! {
                 // Reading ends when the caller has no more; what was read is still answered.
                 ((), end) = async { tokio::join!(reading, writing) } => end,
-                _ = poll_fn(|cx| respond.poll_reset(cx)) => End::ReaderGone,
-                () = poll_fn(|cx| if poll_timer(timer.as_mut(), cx) { ().into() } else { std::task::Poll::Pending }) => {
+                () = poll_fn(|cx| if poll_timer(timer.as_mut(), cx) { ().into() } else { Poll::Pending }) => {
                     End::Status(deadline_exceeded())
                 }
             }
@@ -223,7 +223,12 @@ impl Call {
         room: &Semaphore,
     ) -> End {
         let mut places = FEW;
-        while let Some(slot) = asked.recv().await {
+        loop {
+            let slot = match or_gone(stream, pin!(asked.recv())).await {
+                Ok(Some(slot)) => slot,
+                Ok(None) => return End::Ok,
+                Err(ReaderGone) => return End::ReaderGone,
+            };
             let told = match slot {
                 Slot::Over(status) => return End::Status(status),
                 Slot::Refused { status, id } => {
@@ -235,10 +240,11 @@ impl Call {
                     id,
                     room: place,
                 } => {
-                    let passed = match (&mut asking.0).await {
-                        Ok(Ok(answer)) => self.pass(answer, stream).await,
-                        Ok(Err(status)) => Err(Failed::Before(trailers(Some(&status)))),
-                        Err(_) => Err(Failed::Before(trailers(Some(&Status::new(
+                    let passed = match or_gone(stream, Pin::new(&mut asking.0)).await {
+                        Err(ReaderGone) => return End::ReaderGone,
+                        Ok(Ok(Ok(answer))) => self.pass(answer, stream).await,
+                        Ok(Ok(Err(status))) => Err(Failed::Before(trailers(Some(&status)))),
+                        Ok(Err(_)) => Err(Failed::Before(trailers(Some(&Status::new(
                             Reason::Internal,
                             "internal error",
                         ))))),
@@ -272,7 +278,6 @@ impl Call {
                 return end;
             }
         }
-        End::Ok
     }
 
     /// Passes one message's answers on; how many bytes they were.
@@ -305,7 +310,7 @@ impl Call {
                 Failed::Within(status)
             }
         };
-        while let Some(data) = poll_fn(|cx| body.poll_data(cx)).await {
+        while let Some(data) = or_gone(stream, pin!(poll_fn(|cx| body.poll_data(cx)))).await? {
             let data = data.map_err(|error| lost(&error, &meter))?;
             let came = data.len();
             meter.feed(&data).map_err(Failed::Within)?;
@@ -357,6 +362,20 @@ impl Call {
     }
 }
 
+/// Waits for `work` as long as the caller is there.
+async fn or_gone<F: Future>(
+    stream: &mut SendStream<Bytes>,
+    mut work: Pin<&mut F>,
+) -> Result<F::Output, ReaderGone> {
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Ok(done));
+        }
+        stream.poll_reset(cx).map(|_| Err(ReaderGone))
+    })
+    .await
+}
+
 /// Why a message's answers are not all there.
 enum Failed {
     /// The caller takes nothing more.
@@ -365,6 +384,12 @@ enum Failed {
     Before(HeaderMap),
     /// In the middle of an answer: nothing can follow.
     Within(Status),
+}
+
+impl From<ReaderGone> for Failed {
+    fn from(_: ReaderGone) -> Self {
+        Self::Reader
+    }
 }
 
 fn is_ok(headers: &HeaderMap) -> bool {
