@@ -207,13 +207,17 @@ impl Curve {
 
     /// Expected time of a batch of `rows`; zero when nothing is known.
     pub(crate) fn run(&self, rows: u32) -> Duration {
-        let at = bucket(rows).min(self.filled.len() - 1);
-        Duration::from_nanos((self.filled[at] * f64::from(rows.max(1))) as u64)
+        self.times(rows, 1.0)
     }
 
     /// [`run`](Self::run) with room for the usual deviation.
     pub(crate) fn run_at_worst(&self, rows: u32) -> Duration {
-        self.run(rows).mul_f64(1.0 + self.spread.min(0.5))
+        self.times(rows, 1.0 + self.spread.min(0.5))
+    }
+
+    fn times(&self, rows: u32, factor: f64) -> Duration {
+        let at = bucket(rows).min(self.filled.len() - 1);
+        Duration::from_nanos((self.filled[at] * f64::from(rows.max(1)) * factor) as u64)
     }
 
     /// Size where batches stop growing: the preferred one, or one to be tried because it isn't known well enough yet.

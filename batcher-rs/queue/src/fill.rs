@@ -121,16 +121,18 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
             waiting,
             crowded: waiting >= 2 * u64::from(limit),
             now,
+            ends: now,
         };
         let mut why = cause;
         let curve = self.costs.curve_mut(&name);
         let trusted = curve.is_trusted(now);
         let mut daring = false;
+        form.ends = now + curve.run(limit);
         'levels: for rank in 0..self.room.ranks() {
             while let Some((sub, entry)) = self.room.next_of(rank, key) {
-                if form.entries.is_empty() && !form.suits(entry, curve) && !curve.dares(form.limit)
-                {
+                if form.entries.is_empty() && !form.suits(entry) && !curve.dares(form.limit) {
                     form.limit = curve.fit(form.limit, budget(entry) / 2);
+                    form.ends = now + curve.run(form.limit);
                 }
                 if form.is_dead(entry) || (trusted && form.is_late(entry, curve)) {
                     let entry = self.room.take(sub, false);
@@ -206,6 +208,8 @@ struct Form<T, K> {
     /// So much waits that the many go before the few.
     crowded: bool,
     now: Instant,
+    /// Expected end of a run of that size: deadlines after it need no closer look.
+    ends: Instant,
 }
 
 impl<T: Live, K> Form<T, K> {
@@ -225,13 +229,21 @@ impl<T: Live, K> Form<T, K> {
     }
 
     /// True when a batch of the full size takes no more than half of the time that this entry had.
-    fn suits(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
-        entry.deadline.is_none() || curve.run(self.limit) <= budget(entry) / 2
+    fn suits(&self, entry: &Entry<T, K>) -> bool {
+        entry.deadline.is_none()
+            || self.ends.saturating_duration_since(self.now) <= budget(entry) / 2
+    }
+
+    /// True when a run of the full size would be in time for this entry and those before it.
+    fn allows(&self, entry: &Entry<T, K>) -> bool {
+        let in_time =
+            |deadline: Option<Instant>| deadline.is_none_or(|deadline| deadline >= self.ends);
+        entry.rows <= self.limit && in_time(entry.deadline) && in_time(self.earliest)
     }
 
     /// True when the run that counts for this entry would end too late for it.
     fn is_late(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
-        let Some(deadline) = entry.deadline else {
+        let Some(deadline) = entry.deadline.filter(|_| !self.allows(entry)) else {
             return false;
         };
         let rows = if self.crowded {
@@ -244,9 +256,11 @@ impl<T: Live, K> Form<T, K> {
 
     /// True when adding this entry would make it or one of the batch late.
     fn makes_late(&self, entry: &Entry<T, K>, curve: &Curve) -> bool {
-        let bound = sooner(self.earliest, entry.deadline);
-        !self.crowded
-            && bound.is_some_and(|bound| self.now + curve.run(self.rows + entry.rows) > bound)
+        if self.crowded || self.allows(entry) {
+            return false;
+        }
+        let ends = self.now + curve.run(self.rows + entry.rows);
+        sooner(self.earliest, entry.deadline).is_some_and(|bound| ends > bound)
     }
 
     /// True when the rest, of which this entry is the first, can well wait until the batch has run as it is.

@@ -158,6 +158,19 @@ fn seeds_hold_for_every_key_until_its_own_batches_have_run() {
     queue.seed_cost(1, ms(5));
     queue.seed_cost(8, ms(40));
     assert_eq!((queue.preferred_rows(&1), queue.preferred_rows(&2)), (1, 1));
+    for key in [1, 1, 1] {
+        push(
+            &mut queue,
+            support::Request {
+                key,
+                ..entry(0, now)
+            },
+            now,
+        );
+        let batch = support::run(&mut queue, now);
+        now += ms(5);
+        queue.finished(batch.ticket, now, true);
+    }
     for id in 0..200 {
         for row in 0..16 {
             push(
