@@ -3,8 +3,10 @@
 Snapshots go in as JSON; one callable per model instance is called once a batch, on the instance's own thread.
 """
 
-from collections.abc import Buffer, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias, final
+
+from typing_extensions import Buffer
 
 BytesOutput: TypeAlias = tuple[Sequence[int], list[str] | list[bytes]]
 Outputs: TypeAlias = list[Buffer | BytesOutput]
