@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headrace_core import tensors
-from headrace_protos.inference import grpc_service_pb2 as pb
-
 from bench import models
 from bench.procs import Server, busy_cores, printed_address, serving
+from headrace_core import tensors
+from headrace_protos.inference import grpc_service_pb2 as pb
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -51,6 +51,7 @@ class Measured:
         return dict(self.report["latency_us"])
 
 
+@cache
 def binary(name: str) -> Path:
     """A release build of `headrace-load` or `headrace-echo`, brought up to date by cargo."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))

@@ -9,8 +9,8 @@
 """
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +70,7 @@ def _mid(bench: Bench) -> onnx.ModelProto:
 def _mlp(bench: Bench, widths: list[int]) -> onnx.ModelProto:
     random = np.random.default_rng(7)
     nodes, weights, value = [], [], "x"
-    for layer, (wide, narrow) in enumerate(zip(widths, widths[1:], strict=False)):
+    for layer, (wide, narrow) in enumerate(pairwise(widths)):
         last = layer == len(widths) - 2
         weights += [
             _weight(f"w{layer}", random.standard_normal((wide, narrow)) / np.sqrt(wide)),

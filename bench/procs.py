@@ -16,6 +16,16 @@ START_SECONDS = 90
 STOP_SECONDS = 10
 
 
+@dataclass
+class Patience:
+    """How long each run waits for a quiet machine. Zero for a run that only shows that everything works."""
+
+    seconds: float = 30
+
+
+patience = Patience()
+
+
 class NotStarted(RuntimeError):
     """A server ended, or said nothing, before it was ready; its last words are in the text."""
 
@@ -129,13 +139,15 @@ def busy_cores(seconds: float = 0.5) -> float:
     before, begin = psutil.cpu_times(), time.monotonic()
     time.sleep(seconds)
     after, elapsed = psutil.cpu_times(), time.monotonic() - begin
-    used = sum(getattr(after, field) - getattr(before, field) for field in ("user", "nice", "system", "steal", "softirq"))
+    used = sum(
+        getattr(after, field) - getattr(before, field) for field in ("user", "nice", "system", "steal", "softirq")
+    )
     return float(used / elapsed)
 
 
-def wait_until_quiet(limit: float = 0.15, seconds: float = 30) -> float:
+def wait_until_quiet(limit: float = 0.15) -> float:
     """Waits until less than `limit` cores are busy; answers what still was when patience ended."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds
     while (busy := busy_cores()) > limit and time.monotonic() < end:
         pass
     return busy

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 import onnxruntime
+
 from headrace_protos.inference import grpc_service_pb2 as pb
 from headrace_protos.inference import grpc_service_pb2_grpc as rpc
 
@@ -23,7 +24,9 @@ class Inference(rpc.GRPCInferenceServiceServicer):
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
         self.sessions = {
-            name: onnxruntime.InferenceSession(models / name / "1" / "model.onnx", options, providers=["CPUExecutionProvider"])
+            name: onnxruntime.InferenceSession(
+                models / name / "1" / "model.onnx", options, providers=["CPUExecutionProvider"]
+            )
             for name in ("tiny", "mid")
         }
 

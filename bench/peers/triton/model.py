@@ -7,9 +7,9 @@ import sys
 # The stub that runs this file knows only the base installation of Python, not the environment that Triton came in.
 sys.path.append(os.environ["BENCH_PACKAGES"])
 
-import numpy as np  # noqa: E402
-import onnxruntime  # noqa: E402
-import triton_python_backend_utils as pb_utils  # noqa: E402
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:

@@ -30,7 +30,9 @@ def main() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     # The backend starts the stub that lies beside it; each Python has its own.
     shutil.copytree(triton / "backends", scratch / "backends")
-    shutil.copy2(triton / "python_backend_stubs" / version / "triton_python_backend_stub", scratch / "backends" / "python")
+    shutil.copy2(
+        triton / "python_backend_stubs" / version / "triton_python_backend_stub", scratch / "backends" / "python"
+    )
     for name, features, answers in (("tiny", 64, 10), ("mid", 256, 256)):
         folder = scratch / "models" / name / "1"
         folder.mkdir(parents=True)
