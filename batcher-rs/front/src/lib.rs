@@ -3,6 +3,7 @@
 pub mod body;
 pub mod compress;
 pub mod config;
+mod connection;
 pub mod deadline;
 mod fallback;
 pub mod gateway;
@@ -11,6 +12,7 @@ mod keepalive;
 pub mod relay;
 mod send;
 pub mod server;
+mod shared;
 pub mod status;
 pub mod upstream;
 pub mod worker;

@@ -22,6 +22,7 @@ pub use spec::{Catalog, CatalogModel, CatalogVersion, ModelSpec, QueueSpec, Stat
 
 use crate::body::{Body, BodyError};
 use crate::config::FrontConfig;
+use crate::connection::drive;
 use crate::deadline::parse_timeout;
 use crate::fallback::pass_on;
 use crate::server::{ConnInfo, Server, Service, Shared};
@@ -45,6 +46,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use stream::StreamCall;
 use table::Table;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
@@ -107,6 +109,24 @@ impl WorkerFront {
                 shared: Arc::clone(shared),
             })
         })
+    }
+
+    /// Serves one connection that somebody else accepted, in the current runtime and until it ends; needs no `start`.
+    pub async fn serve_connection<IO: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        io: IO,
+        peer: SocketAddr,
+    ) {
+        let service = Arc::new(WorkerService {
+            runtime: Runtime::start(
+                Arc::clone(&self.expiry),
+                self.shared.config().body_timeout(),
+            ),
+            table: Arc::clone(&self.table),
+            fallback: None,
+            shared: Arc::clone(&self.shared),
+        });
+        drive(io, ConnInfo { peer }, Arc::clone(&self.shared), service).await;
     }
 
     /// Makes a version servable, one instance a runner. What stood in its place finishes its work within `patience`.

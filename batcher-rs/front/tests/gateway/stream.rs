@@ -171,7 +171,10 @@ async fn an_answer_that_breaks_off_ends_the_stream_and_says_why() {
         .send_data(framed(&answer("a")).slice(..6), false)
         .unwrap();
     let mut body = soon(call.response).await.unwrap().into_body();
-    let begun = soon(poll_fn(|cx| body.poll_data(cx))).await.unwrap().unwrap();
+    let begun = soon(poll_fn(|cx| body.poll_data(cx)))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(begun.len(), 6);
     stream.send_reset(h2::Reason::INTERNAL_ERROR);
     let ending = soon(async {

@@ -203,7 +203,12 @@ impl Caller {
         Call { response, stream }
     }
 
-    pub(crate) fn send(&mut self, path: &str, headers: &[(&'static str, &str)], body: Bytes) -> Call {
+    pub(crate) fn send(
+        &mut self,
+        path: &str,
+        headers: &[(&'static str, &str)],
+        body: Bytes,
+    ) -> Call {
         let mut call = self.open(path, headers);
         call.stream.send_data(body, true).unwrap();
         call
@@ -253,7 +258,12 @@ pub(crate) async fn collect(body: &mut RecvStream) -> Bytes {
 }
 
 /// Sends as fast as the other side takes it; `sent` counts.
-pub(crate) async fn pour(stream: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool, sent: &AtomicUsize) {
+pub(crate) async fn pour(
+    stream: &mut SendStream<Bytes>,
+    mut bytes: Bytes,
+    end: bool,
+    sent: &AtomicUsize,
+) {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
         let room = poll_fn(|cx| match stream.capacity() {
