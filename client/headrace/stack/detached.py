@@ -41,8 +41,13 @@ def launch(options: UpOptions, *, state: StateDir | None, json_logs: bool) -> tu
     with subprocess.Popen(
         [*command, *flags], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
+        assert process.stdin is not None, "started with a pipe"
+        assert process.stdout is not None, "started with a pipe"
         try:
-            told, _ = process.communicate(_OPTIONS.dump_json(options))
+            process.stdin.write(_OPTIONS.dump_json(options))
+            process.stdin.close()
+            # Ends when the other side lets go of the pipe, which it does long before it ends itself.
+            told = process.stdout.read()
         except KeyboardInterrupt:
             # Ctrl-C while it starts means the stack, not only this command; it is in a session of its own.
             process.terminate()
@@ -91,7 +96,7 @@ def main() -> int:
 
 
 def _tell(outcome: Outcome) -> None:
-    """Says it once and lets go of the pipe, whose other end is waiting for just that."""
+    """Says it once and lets go of the pipe, whose other end is waiting for just that; and of the caller's standard error."""
     try:
         sys.stdout.write(outcome.model_dump_json() + "\n")
         sys.stdout.flush()
@@ -100,6 +105,7 @@ def _tell(outcome: Outcome) -> None:
         pass
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     os.close(nowhere)
 
 
