@@ -72,7 +72,8 @@ def serve(peer: Peer, *, model: models.Bench, repository: Path) -> Iterator[Serv
 
 
 def _listens(port: int) -> bool:
-    connections = psutil.net_connections("tcp4")
+    # gRPC listens on IPv4 through a socket of IPv6.
+    connections = psutil.net_connections("tcp")
     return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)
 
 
