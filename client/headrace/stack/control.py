@@ -61,7 +61,7 @@ def look(state: StateDir) -> Status:
 
 
 async def _models(address: str) -> list[Model]:
-    fleet = Fleet(public=address, workers=())
+    fleet = Fleet(public=address)
     try:
         return await fleet.models() or []
     finally:

@@ -34,9 +34,10 @@ class Model:
 class Fleet:
     """Connections to the workers and to the public address, kept open while the stack starts."""
 
-    def __init__(self, *, public: str, workers: Sequence[str]) -> None:
+    def __init__(self, *, public: str, workers: Sequence[str] = (), gateways: Sequence[str] = ()) -> None:
         options = channel_options(DEFAULT_MAX_MESSAGE_BYTES)
         self._public = grpc.aio.insecure_channel(public, options=options)
+        self._gateways = [grpc.aio.insecure_channel(address, options=options) for address in gateways]
         self._workers = [grpc.aio.insecure_channel(address, options=options) for address in workers]
 
     async def worker_models(self) -> list[list[Model]] | None:
@@ -55,12 +56,15 @@ class Fleet:
 
     async def models(self) -> list[Model] | None:
         """The repository index at the public address, or None while it does not answer."""
-        stub = rpc.GRPCInferenceServiceStub(self._public)
-        try:
-            index = await stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=_PATIENCE_S)
-        except grpc.aio.AioRpcError:
-            return None
-        return [Model(one.name, one.version, one.state or "UNAVAILABLE", one.reason) for one in index.models]
+        return await _index(self._public)
+
+    async def all_serve(self, names: frozenset[str]) -> bool:
+        """Whether the public address and every gateway behind it know these models as ready."""
+        for channel in (*self._gateways, self._public):
+            models = await _index(channel)
+            if models is None or not names <= {model.name for model in models if model.state == "READY"}:
+                return False
+        return True
 
     async def metadata(self, name: str) -> pb.ModelMetadataResponse | None:
         """A model's signature, or None if it is not to be had."""
@@ -81,5 +85,14 @@ class Fleet:
 
     async def close(self) -> None:
         """Closes the connections."""
-        for channel in (self._public, *self._workers):
+        for channel in (self._public, *self._gateways, *self._workers):
             await channel.close(None)
+
+
+async def _index(channel: grpc.aio.Channel) -> list[Model] | None:
+    stub = rpc.GRPCInferenceServiceStub(channel)
+    try:
+        index = await stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=_PATIENCE_S)
+    except grpc.aio.AioRpcError:
+        return None
+    return [Model(one.name, one.version, one.state or "UNAVAILABLE", one.reason) for one in index.models]

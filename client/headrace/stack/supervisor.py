@@ -40,7 +40,9 @@ _SERVICES = ("headrace_gateway", "headrace_worker")
 class Warmup(Protocol):
     """Waits until what was started serves, and says what to call. The tests put a stand-in here."""
 
-    async def __call__(self, *, address: str, workers: Sequence[str], log: Log, patience: timedelta) -> str: ...
+    async def __call__(
+        self, *, address: str, gateways: Sequence[str], workers: Sequence[str], log: Log, patience: timedelta
+    ) -> str: ...
 
 
 class Supervisor:
@@ -119,6 +121,7 @@ class Supervisor:
         await self._start_children([child for tier in self._tiers[ports.nats is not None :] for child in tier])
         text = await self._warmup(
             address=str(ports.public),
+            gateways=[str(gateway) for gateway in ports.gateways],
             workers=[str(worker) for worker in ports.workers],
             log=self._log,
             patience=self._options.start_timeout,
@@ -188,17 +191,21 @@ class Supervisor:
         self._state.write(self._record)
 
 
-async def wait_for_models(*, address: str, workers: Sequence[str], log: Log, patience: timedelta) -> str:
+async def wait_for_models(
+    *, address: str, gateways: Sequence[str], workers: Sequence[str], log: Log, patience: timedelta
+) -> str:
     """Waits until every model is loaded or has failed and the public address serves the ready ones.
 
     Says what failed and, while a load takes long, what it waits for. Raises `StackProblem` if no model became ready.
     """
-    fleet = Fleet(public=address, workers=workers)
+    fleet = Fleet(public=address, gateways=gateways, workers=workers)
     try:
         async with asyncio.timeout(patience.total_seconds()):
             loaded = await _wait_for_workers(fleet, log)
-            models = await _wait_for_public(fleet, {model.name for model in loaded})
-        return await announce(fleet, address=address, models=models)
+            # Another process learns of it: there is no event to wait for.
+            while not await fleet.all_serve(frozenset(model.name for model in loaded)):  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_EVERY_S)
+        return await announce(fleet, address=address, models=loaded)
     except TimeoutError as problem:
         raise StackProblem(f"No model was ready after {patience.total_seconds():g} s.") from problem
     finally:
@@ -230,14 +237,6 @@ async def _wait_for_workers(fleet: Fleet, log: Log) -> list[Model]:
         reasons = "; ".join(f"{model.name}: {model.reason}" for model in failed) or "none was found"
         raise StackProblem(f"No model could be loaded ({reasons}).")
     return ready
-
-
-async def _wait_for_public(fleet: Fleet, names: set[str]) -> list[Model]:
-    while True:
-        models = await fleet.models()
-        if models is not None and names <= {model.name for model in models if model.state == "READY"}:
-            return models
-        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _find_programs(options: UpOptions, programs: Programs) -> Programs:

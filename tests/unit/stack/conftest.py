@@ -51,7 +51,9 @@ class Stack:
         return next(service.pid for service in self.record().services if service.name == name)
 
 
-async def no_models(*, address: str, workers: Sequence[str], log: Log, patience: timedelta) -> str:
+async def no_models(
+    *, address: str, gateways: Sequence[str], workers: Sequence[str], log: Log, patience: timedelta
+) -> str:
     return "ready"
 
 
