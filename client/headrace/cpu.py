@@ -98,8 +98,10 @@ def _whole_server(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _is_supervisor(process: psutil.Process) -> bool:
-    command = process.cmdline()
-    return "up" in command and any(part.endswith(("headrace", "headrace.cli")) for part in command[:4])
+    command = process.cmdline()[:4]
+    return "headrace.stack.detached" in command or (
+        "up" in command and any(one.endswith("headrace") for one in command)
+    )
 
 
 def _name(process: psutil.Process) -> str:

@@ -164,7 +164,8 @@ def _load_test(extension: _Extension, config: Mapping[str, Any]) -> dict[str, An
 def _result(
     report: Mapping[str, Any], spent: Mapping[str, float], *, model: str, url: str, config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    requests = max(int(report["requests"]), 1)
+    # Those that ended too early or too late to be counted cost the server as much.
+    requests = max(int(report.get("all_requests", report["requests"])), 1)
     per_request = {name: round(seconds / requests * 1e6, 2) for name, seconds in spent.items()}
     return {
         "model": model,
