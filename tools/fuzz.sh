@@ -14,6 +14,10 @@ targets=("$@")
 [ $# -gt 0 ] || mapfile -t targets < <(cargo fuzz list --fuzz-dir batcher-rs/fuzz)
 for target in "${targets[@]}"; do
     step "Build fuzz target $target" cargo +nightly fuzz build --fuzz-dir batcher-rs/fuzz "$target"
-    step "Fuzz $target for $seconds s" \
-        cargo +nightly fuzz run --fuzz-dir batcher-rs/fuzz "$target" -- -max_total_time="$seconds" -rss_limit_mb=2048
+    # What it finds goes to the first folder; the seeds are only read.
+    corpora=("batcher-rs/fuzz/corpus/$target")
+    mkdir -p "${corpora[0]}"
+    [ ! -d "batcher-rs/fuzz/seeds/$target" ] || corpora+=("batcher-rs/fuzz/seeds/$target")
+    step "Fuzz $target for $seconds s" cargo +nightly fuzz run --fuzz-dir batcher-rs/fuzz "$target" "${corpora[@]}" \
+        -- -max_total_time="$seconds" -rss_limit_mb=2048
 done
