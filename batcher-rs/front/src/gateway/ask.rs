@@ -15,10 +15,10 @@ use h2::RecvStream;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response};
 
-use super::metadata::timed;
+use super::metadata::Metadata;
 use super::replica::{Outstanding, Replica};
 use super::routes::Way;
-use super::{Gateway, INFER, metadata};
+use super::{Gateway, INFER};
 use crate::relay::{Broken, Pump, certainly_never_ran, status_of};
 use crate::status::{HEADRACE_REASON, Reason, Status};
 use crate::upstream::Opened;
@@ -29,8 +29,7 @@ pub(super) struct Ask {
     /// The whole gRPC frame.
     pub(super) frame: Bytes,
     pub(super) path: PathAndQuery,
-    /// As [`metadata::for_replica`] made them.
-    pub(super) headers: HeaderMap,
+    pub(super) metadata: Metadata,
     pub(super) deadline: Instant,
 }
 
@@ -53,12 +52,12 @@ enum Attempt {
 ///
 /// # Errors
 /// No replica answered.
-pub(super) async fn ask(gateway: &Gateway, thread: usize, ask: Ask) -> Result<Answer, Status> {
+pub(super) async fn ask(gateway: &Gateway, thread: usize, ask: &Ask) -> Result<Answer, Status> {
     gateway.budget.lock().request(Instant::now());
     let Some(first) = ask.way.first() else {
         return Err(ask.way.no_replica());
     };
-    let refused = match attempt(first, thread, &ask).await {
+    let refused = match attempt(first, thread, ask).await {
         Ok(answer) => return Ok(answer),
         Err(Attempt::Lost(status)) => return Err(status),
         Err(Attempt::Never(refused)) => refused,
@@ -74,7 +73,7 @@ pub(super) async fn ask(gateway: &Gateway, thread: usize, ask: Ask) -> Result<An
     }
     // The first replica's stream is closed before the second is asked.
     drop(refused);
-    match attempt(second, thread, &ask).await {
+    match attempt(second, thread, ask).await {
         Ok(answer) | Err(Attempt::Never(Ok(answer))) => Ok(answer),
         Err(Attempt::Lost(status) | Attempt::Never(Err(status))) => Err(status),
     }
@@ -82,7 +81,7 @@ pub(super) async fn ask(gateway: &Gateway, thread: usize, ask: Ask) -> Result<An
 
 async fn attempt(replica: &Arc<Replica>, thread: usize, ask: &Ask) -> Result<Answer, Attempt> {
     let outstanding = replica.begin();
-    let (mut response, stream) = open(replica, thread, &ask.path, &ask.headers, ask.deadline)
+    let (mut response, stream) = open(replica, thread, &ask.path, &ask.metadata, ask.deadline)
         .await
         .map_err(|status| Attempt::Never(Err(status)))?;
     let mut up = Some(Pump::of(ask.frame.clone(), stream));
@@ -128,7 +127,7 @@ pub(super) async fn open_somewhere(
     gateway: &Gateway,
     thread: usize,
     way: &Way,
-    headers: &HeaderMap,
+    metadata: &Metadata,
     deadline: Instant,
 ) -> Result<(Opened, Outstanding), Status> {
     gateway.budget.lock().request(Instant::now());
@@ -136,7 +135,7 @@ pub(super) async fn open_somewhere(
         return Err(way.no_replica());
     };
     let outstanding = first.begin();
-    let status = match open(first, thread, &INFER, headers, deadline).await {
+    let status = match open(first, thread, &INFER, metadata, deadline).await {
         Ok(opened) => return Ok((opened, outstanding)),
         Err(status) => status,
     };
@@ -149,7 +148,7 @@ pub(super) async fn open_somewhere(
     }
     let outstanding = second.begin();
     Ok((
-        open(second, thread, &INFER, headers, deadline).await?,
+        open(second, thread, &INFER, metadata, deadline).await?,
         outstanding,
     ))
 }
@@ -159,7 +158,7 @@ pub(super) async fn open(
     replica: &Arc<Replica>,
     thread: usize,
     path: &PathAndQuery,
-    headers: &HeaderMap,
+    metadata: &Metadata,
     deadline: Instant,
 ) -> Result<Opened, Status> {
     let link = replica.link(thread);
@@ -167,7 +166,7 @@ pub(super) async fn open(
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = link.uri(path.clone());
-        *request.headers_mut() = timed(headers, deadline);
+        *request.headers_mut() = metadata.headers(deadline);
         request
     };
     let opened = match link.open_now(&mut head, false) {
@@ -194,7 +193,7 @@ fn refused_before_queueing(response: &Response<RecvStream>) -> bool {
             })
 }
 
-/// The request's headers and the way it goes.
-pub(super) fn headers_for(caller: &HeaderMap, way: &Way) -> HeaderMap {
-    metadata::for_replica(caller, way.model(), way.version())
+/// The metadata of a caller's request that goes this way.
+pub(super) fn metadata_for(caller: &HeaderMap, way: &Way) -> Metadata {
+    Metadata::new(caller, way.model(), way.version())
 }

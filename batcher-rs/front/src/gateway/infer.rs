@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use tokio::time::Sleep;
 
 use super::arrival::{Arrival, Arrived, PREFIX};
-use super::ask::{Answer, Ask, ask, headers_for, open_somewhere};
+use super::ask::{Answer, Ask, ask, metadata_for, open_somewhere};
 use super::replica::Outstanding;
 use super::routes::Way;
 use super::stream::framed;
@@ -136,18 +136,19 @@ impl Incoming {
 
     /// The whole request is here.
     async fn small(mut self, way: Way, frame: Bytes) {
-        let service = &*self.service;
         let mut timer = pin!(timer(Some(self.deadline)));
-        let headers = headers_for(&self.headers, &way);
-        let request = Ask {
-            way,
-            frame,
-            path: INFER.clone(),
-            headers,
-            deadline: self.deadline,
-        };
         let asked = {
-            let asking = pin!(ask(&service.gateway, service.thread, request));
+            let service = &*self.service;
+            let metadata = metadata_for(&std::mem::take(&mut self.headers), &way);
+            let (path, deadline) = (INFER.clone(), self.deadline);
+            let request = Ask {
+                way,
+                frame,
+                path,
+                metadata,
+                deadline,
+            };
+            let asking = pin!(ask(&service.gateway, service.thread, &request));
             unless(asking, &mut self.respond, timer.as_mut()).await
         };
         match asked {
@@ -157,7 +158,7 @@ impl Incoming {
             })) => {
                 self.down(None, response, outstanding, timer.as_mut()).await;
             }
-            Ok(Err(status)) => service.refuse(&mut self.respond, &status),
+            Ok(Err(status)) => self.service.refuse(&mut self.respond, &status),
             Err(stop) => self.stop(stop),
         }
     }
@@ -166,13 +167,13 @@ impl Incoming {
     async fn large(mut self, way: Way, arrived: Arrived, rest: RecvStream) {
         let service = Arc::clone(&self.service);
         let mut timer = pin!(timer(Some(self.deadline)));
-        let headers = headers_for(&self.headers, &way);
+        let metadata = metadata_for(&self.headers, &way);
         let opened = {
             let opening = pin!(open_somewhere(
                 &service.gateway,
                 service.thread,
                 &way,
-                &headers,
+                &metadata,
                 self.deadline
             ));
             unless(opening, &mut self.respond, timer.as_mut()).await

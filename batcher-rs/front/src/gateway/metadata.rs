@@ -13,36 +13,50 @@ use crate::relay::set_timeout;
 const MODEL: HeaderName = HeaderName::from_static("headrace-model");
 const VERSION: HeaderName = HeaderName::from_static("headrace-version");
 
-/// The headers of a request to a replica, but for the timeout.
-pub(super) fn for_replica(
-    caller: &HeaderMap,
-    model: &HeaderValue,
-    version: &HeaderValue,
-) -> HeaderMap {
-    let mut headers = bare();
-    for (name, value) in caller {
-        if is_passed_on(name.as_str()) {
-            headers.append(name.clone(), value.clone());
+/// What goes along with a request, however often it is sent.
+#[derive(Clone, Default)]
+pub(super) struct Metadata {
+    passed_on: HeaderMap,
+    names: Option<(HeaderValue, HeaderValue)>,
+}
+
+impl Metadata {
+    /// For a request to this model and version.
+    pub(super) fn new(caller: &HeaderMap, model: &HeaderValue, version: &HeaderValue) -> Self {
+        let mut passed_on = HeaderMap::new();
+        for (name, value) in caller {
+            if is_passed_on(name.as_str()) {
+                passed_on.append(name.clone(), unindexed(name, value));
+            }
+        }
+        Self {
+            passed_on,
+            names: Some((model.clone(), version.clone())),
         }
     }
-    headers.insert(MODEL, model.clone());
-    headers.insert(VERSION, version.clone());
-    headers
+
+    /// The headers for sending it now.
+    pub(super) fn headers(&self, deadline: Instant) -> HeaderMap {
+        let mut headers = HeaderMap::with_capacity(self.passed_on.len() + 5);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        for (name, value) in &self.passed_on {
+            headers.append(name.clone(), value.clone());
+        }
+        if let Some((model, version)) = &self.names {
+            headers.insert(MODEL, model.clone());
+            headers.insert(VERSION, version.clone());
+        }
+        set_timeout(&mut headers, Some(deadline));
+        headers
+    }
 }
 
-/// What every request has.
-pub(super) fn bare() -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(8);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(TE, HeaderValue::from_static("trailers"));
-    headers
-}
-
-/// The headers with what is left of the deadline.
-pub(super) fn timed(headers: &HeaderMap, deadline: Instant) -> HeaderMap {
-    let mut headers = headers.clone();
-    set_timeout(&mut headers, Some(deadline));
-    headers
+/// A value that no other request has is kept out of the header compression's table, where it would only push out others.
+fn unindexed(name: &HeaderName, value: &HeaderValue) -> HeaderValue {
+    let mut value = value.clone();
+    value.set_sensitive(matches!(name.as_str(), "traceparent" | "x-request-id"));
+    value
 }
 
 /// Trace context (W3C), tenant and switches; nothing that is for us alone.
@@ -64,7 +78,8 @@ mod tests {
         caller.insert("headrace-model", HeaderValue::from_static("secret"));
         caller.insert("headrace-version", HeaderValue::from_static("9"));
         let model = HeaderValue::from_static("m");
-        let headers = for_replica(&caller, &model, &HeaderValue::from_static("1"));
+        let version = HeaderValue::from_static("1");
+        let headers = Metadata::new(&caller, &model, &version).headers(Instant::now());
         assert_eq!(
             headers.get_all("headrace-model").iter().collect::<Vec<_>>(),
             ["m"]
@@ -99,8 +114,8 @@ mod tests {
             caller.insert(name, HeaderValue::from_static("v"));
         }
         let value = HeaderValue::from_static("m");
-        let headers = for_replica(&caller, &value, &value);
-        assert_eq!(headers.len(), 4 + 4);
+        let headers = Metadata::new(&caller, &value, &value).headers(Instant::now());
+        assert_eq!(headers.len(), 4 + 5);
         assert_eq!(headers.get("traceparent").unwrap(), "v");
     }
 }

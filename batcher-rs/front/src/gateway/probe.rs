@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::ask::open;
+use super::metadata::Metadata;
 use super::replica::Replica;
-use super::{Gateway, PROBE_TIMEOUT, READY, metadata};
+use super::{Gateway, PROBE_TIMEOUT, READY};
 use crate::server::Shared;
 
 /// How often a thread looks after its connections.
@@ -46,9 +47,9 @@ async fn connect(replica: Arc<Replica>, thread: usize) {
 async fn probe(replica: Arc<Replica>, thread: usize) {
     let answered = tokio::time::timeout(PROBE_TIMEOUT, async {
         replica.link(thread).check().await.ok()?;
-        let headers = metadata::bare();
+        let metadata = Metadata::default();
         let deadline = Instant::now() + PROBE_TIMEOUT;
-        let (response, mut stream) = open(&replica, thread, &READY, &headers, deadline)
+        let (response, mut stream) = open(&replica, thread, &READY, &metadata, deadline)
             .await
             .ok()?;
         stream.send_data(Bytes::from_static(&[0; 5]), true).ok()?;

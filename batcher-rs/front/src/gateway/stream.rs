@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 use super::arrival::PREFIX;
-use super::ask::{Answer, Ask, ask, headers_for};
+use super::ask::{Answer, Ask, ask, metadata_for};
 use super::{GatewayService, STREAM, own_deadline};
 use crate::body::{Body, BodyError};
 use crate::relay::{
@@ -196,19 +196,19 @@ impl Call {
             Err(status) => return Slot::Refused { status, id },
         };
         let deadline = end.min(Instant::now() + self.service.shared.config().max_timeout());
-        let headers = headers_for(&self.headers, &way);
+        let metadata = metadata_for(&self.headers, &way);
         let request = Ask {
             way,
             frame: framed(message),
             path: STREAM.clone(),
-            headers,
+            metadata,
             deadline,
         };
         let service = Arc::clone(&self.service);
         let asking = Asking(tokio::spawn(async move {
             tokio::time::timeout_at(
                 deadline.into(),
-                ask(&service.gateway, service.thread, request),
+                ask(&service.gateway, service.thread, &request),
             )
             .await
             .unwrap_or_else(|_| Err(deadline_exceeded()))

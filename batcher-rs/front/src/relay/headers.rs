@@ -55,7 +55,10 @@ pub(crate) fn forwarded(headers: &HeaderMap, peer: Option<&str>) -> HeaderMap {
 pub(crate) fn set_timeout(headers: &mut HeaderMap, deadline: Option<Instant>) {
     if let Some(deadline) = deadline {
         let left = deadline.saturating_duration_since(Instant::now());
-        headers.insert(GRPC_TIMEOUT, timeout_value(left));
+        let mut value = timeout_value(left);
+        // No two are equal: they stay out of the header compression's table.
+        value.set_sensitive(true);
+        headers.insert(GRPC_TIMEOUT, value);
     }
 }
 
