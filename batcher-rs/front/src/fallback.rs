@@ -30,5 +30,15 @@ pub(crate) fn pass_on(
         max_message_bytes: shared.config().max_message_bytes,
     };
     let upstream = Arc::clone(upstream);
-    tokio::spawn(relay(upstream, request, respond, context));
+    // A drain waits for whoever is being answered, not for those who watch until they are told to go.
+    let in_flight = (!is_endless(request.uri().path())).then(|| shared.begin());
+    tokio::spawn(async move {
+        relay(upstream, request, respond, context).await;
+        drop(in_flight);
+    });
+}
+
+/// Streams that stay open for as long as their caller likes: health and worker watches, and reflection.
+fn is_endless(path: &str) -> bool {
+    path.ends_with("/Watch") || path.ends_with("/ServerReflectionInfo")
 }
