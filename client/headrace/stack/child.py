@@ -126,7 +126,7 @@ class Child:
             wait = self._backoff.after_death(lived=timedelta(seconds=monotonic() - born))
             self._become("restarting")
             self._log.say(
-                f"{self.spec.name} died ({_how(code)}); it is started again in {wait.total_seconds():g} s",
+                f"{self.spec.name} {'died' if code else 'ended'} ({_how(code)}); it is started again in {wait.total_seconds():g} s",
                 level="warning",
             )
             with contextlib.suppress(TimeoutError):
