@@ -68,7 +68,11 @@ async def serve(settings: GatewaySettings) -> int:
     fleet = Fleet(static=settings.replicas, remember=settings.remember)
     routes = Routes(fleet, changes=changes, hand_over=front.set_routes)
     watches = Watches(
-        fleet, changed=routes.refresh, silence=settings.silence, max_message_bytes=settings.max_message_bytes
+        fleet,
+        changed=routes.refresh,
+        report_queue=front.report_queue,
+        silence=settings.silence,
+        max_message_bytes=settings.max_message_bytes,
     )
     routes.follow = watches.follow
     discovery = Discovery(urls=settings.nats_url, listed=routes.listed) if settings.nats_url else None

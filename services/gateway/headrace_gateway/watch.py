@@ -48,10 +48,17 @@ class Watches:
     """The open streams, and the channels on which workers are asked for other things too."""
 
     def __init__(
-        self, fleet: Fleet, *, changed: Callable[[], None], silence: timedelta, max_message_bytes: int
+        self,
+        fleet: Fleet,
+        *,
+        changed: Callable[[], None],
+        report_queue: Callable[[str, int], None],
+        silence: timedelta,
+        max_message_bytes: int,
     ) -> None:
         self._fleet = fleet
         self._changed = changed
+        self._report_queue = report_queue
         self._silence = silence.total_seconds()
         self._options = [
             # Channels to one address would share their dial pauses otherwise: a restarted worker is found at once.
@@ -123,6 +130,8 @@ class Watches:
                     return heard, "the stream ended"
                 heard = True
                 state = read_state(message)
+                # Other gateways send there too: what waits at the worker says more than what we have outstanding.
+                self._report_queue(state.id, sum(model.queue_rows for model in message.models))
                 if self._fleet.heard(address, state):
                     log.info(
                         "worker state",

@@ -38,6 +38,7 @@ class FakeWorker(rpc.GRPCInferenceServiceServicer, control_pb2_grpc.WorkerServic
         self.models = dict.fromkeys(models, READY)
         self.refuse: ServingError | None = None
         self.mute = False
+        self.queue_rows = 0
         self.draining = False
         self.address = ""
         self.changes = Changes()
@@ -66,7 +67,9 @@ class FakeWorker(rpc.GRPCInferenceServiceServicer, control_pb2_grpc.WorkerServic
                     ready=True,
                     draining=self.draining,
                     models=[
-                        control_pb2.ModelState(name=name, version="1", state=state, default=True)
+                        control_pb2.ModelState(
+                            name=name, version="1", state=state, default=True, queue_rows=self.queue_rows
+                        )
                         for name, state in self.models.items()
                     ],
                 )
@@ -116,11 +119,18 @@ class Gateway:
 
     def __init__(self, *, silence: timedelta) -> None:
         self.tables: list[str] = []
+        self.queues: dict[str, int] = {}
         self.changes = Changes()
         self.readiness = Readiness(changes=self.changes)
         self.fleet = Fleet()
         self.routes = Routes(self.fleet, changes=self.changes, hand_over=self.tables.append)
-        self.watches = Watches(self.fleet, changed=self.routes.refresh, silence=silence, max_message_bytes=MIB)
+        self.watches = Watches(
+            self.fleet,
+            changed=self.routes.refresh,
+            report_queue=self.queues.__setitem__,
+            silence=silence,
+            max_message_bytes=MIB,
+        )
         self.routes.follow = self.watches.follow
         self.truth = Truth(picture=self.routes.picture, readiness=self.readiness, registry_fresh=lambda: None)
         self.server = make_server(max_message_bytes=MIB)
