@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from math import nan
 from pathlib import Path
 from statistics import median
 
@@ -43,6 +44,7 @@ class Table:
         self.about = about
         self.rows: dict[tuple[str, ...], dict[str, Figure]] = {}
         self.goals: list[Goal] = []
+        self.failures: dict[str, str] = {}
 
     def add(self, *row: str, **figures: float) -> None:
         """One more measurement of this row."""
@@ -51,7 +53,9 @@ class Table:
             cells.setdefault(name, Figure()).values.append(value)
 
     def measured(self, *row: str, run: Measured) -> None:
-        """One more run of the load generator."""
+        """One more run of the load generator. A run with failures is no measurement of serving: it is shown, and meets no goal."""
+        if run.report["errors"]:
+            self.failures[" · ".join(row)] = f"{run.report['errors']} {run.report['messages']}"
         self.add(
             *row,
             rps=run.rps,
@@ -65,7 +69,8 @@ class Table:
         )
 
     def value(self, *row: str, figure: str) -> float:
-        return self.rows[row][figure].value
+        """The median; not a number where runs failed, so that no goal is met by it."""
+        return nan if " · ".join(row) in self.failures else self.rows[row][figure].value
 
     def goal(self, what: str, *, reached: float, wanted: float, at_most: bool = True) -> None:
         """A goal of ours and what came out."""
@@ -82,6 +87,8 @@ class Table:
         for line in lines:
             first, *rest = (cell.rjust(width) for cell, width in zip(line, widths, strict=True))
             print(" ".join([line[0].ljust(len(first)), *rest]).rstrip())
+        for row, why in self.failures.items():
+            print(f"  FAILED {row}: {why}")
         for goal in self.goals:
             print(goal)
 
@@ -93,6 +100,7 @@ class Table:
                 {"row": row, **{name: figure.values for name, figure in cells.items()}}
                 for row, cells in self.rows.items()
             ],
+            "failures": self.failures,
             "goals": [{**vars(goal), "met": goal.met} for goal in self.goals],
         }
 

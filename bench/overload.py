@@ -12,13 +12,14 @@ from bench.procs import wait_until_quiet
 QUEUE_ROWS = (256, 4096, 65536)
 DEADLINES_MS = (20, 50, 100, 300, 1000, None)
 CONNECTIONS = 16
+REFUSALS = ("CANNOT_MEET_DEADLINE", "QUEUE_FULL")
 
 
 def measure(repository: Path, *, repeats: int, seconds: float) -> Iterator[Table]:
     table = Table(
         "mid: open loop at 2 × capacity",
         about="share: answered within the deadline a second / capacity (closed loop, 16×16, in the same run). "
-        "after_p99: µs, at half the capacity, in the second after the overload.",
+        "refused: share of requests refused at the door. after_p99: µs, at half the capacity, in the second after the overload.",
     )
     payload = load.request_file(models.MID)
     duration = int(seconds * 1000)
@@ -52,6 +53,7 @@ def measure(repository: Path, *, repeats: int, seconds: float) -> Iterator[Table
                         f"queue {limit}",
                         f"{deadline} ms" if deadline else "none",
                         share=run.report["goodput_rps"] / closed.rps,
+                        refused=sum(run.report["reasons"].get(why, 0) for why in REFUSALS) / run.report["requests"],
                         capacity=closed.rps,
                         p50=run.latency["p50"],
                         p99=run.latency["p99"],
