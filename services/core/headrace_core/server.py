@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -146,14 +147,14 @@ def make_server(
 
 
 def enable_reflection(server: grpc.aio.Server, *, services: Sequence[str], files: Sequence[FileDescriptor]) -> None:
-    """Lets grpcurl and others ask for these services' definitions, and for health's and reflection's.
+    """Lets grpcurl and others ask for these services' definitions, for health's, reflection's and the error details'.
 
     `files` are the descriptors that define them. They are copied into a pool of their own, because ours live in a
     private pool and health's in protobuf's global one.
     """
     pool = DescriptorPool()
     added: set[str] = set()
-    for file in (*files, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+    for file in (*files, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR, error_details_pb2.DESCRIPTOR):
         _add_with_imports(pool, file, added)
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server, pool=pool)

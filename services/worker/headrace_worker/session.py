@@ -4,6 +4,10 @@ The only module that imports `onnxruntime`. Its traps (silent fall-back to the C
 messages, links that count as outside) end here: callers see plain arrays and `LoadFailed`, `Rejected` or `RunFailed`.
 """
 
+import contextlib
+import functools
+import io
+import logging
 import mmap
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +21,12 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 Array = np.ndarray[Any, Any]
 
+log: Final = logging.getLogger(__name__)
+
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
+ON_CUDA: Final = frozenset({CUDA, "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"})
+"""Providers whose device is an NVIDIA GPU."""
 BFLOAT16: Final = 16
 """`TensorProto.BFLOAT16`, which numpy has no name for."""
 
@@ -105,11 +113,7 @@ class Session:
 
     @property
     def on_cuda(self) -> bool:
-        return self.provider != CPU and self.provider in {
-            CUDA,
-            "TensorrtExecutionProvider",
-            "NvTensorRTRTXExecutionProvider",
-        }
+        return self.provider in ON_CUDA
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, Any], options: Any = None) -> list[Any]:
         """Runs the model. Arrays in and out; BFLOAT16 is `uint16` both ways (`bfloat16_value` wraps an input).
@@ -137,6 +141,11 @@ class Session:
         }
         values = self._session.run_with_ort_values(outputs, wrapped, options)
         return [_bits(one) if one.element_type() == BFLOAT16 else one.numpy().copy() for one in values]
+
+    @property
+    def provider_options(self) -> Mapping[str, str]:
+        """The options that the provider really runs with."""
+        return dict(self._session.get_provider_options().get(self.provider, {}))
 
     def binding(self) -> Any:
         """A fresh IOBinding for one instance."""
@@ -229,6 +238,8 @@ def _open(model: Path, settings: Any, options: Options) -> tuple[Any, str]:
             raise LoadFailed(
                 f"this build of ONNX Runtime has no {first}; it has {', '.join(ort.get_available_providers())}"
             )
+        if first in ON_CUDA:
+            _load_cuda_libraries()
         try:
             session = ort.InferenceSession(
                 str(model),
@@ -250,6 +261,20 @@ def _open(model: Path, settings: Any, options: Options) -> tuple[Any, str]:
             return session, first
         tried = f"{first} was asked for and {got} came; the driver or a library is missing"
     raise LoadFailed(tried)
+
+
+@functools.cache
+def _load_cuda_libraries() -> None:
+    """Finds CUDA and cuDNN where `headrace[worker-gpu]` installs them: beside this package, not on the loader's path.
+
+    Without them CUDA's provider can't be loaded and the runtime falls back, which `_open` refuses.
+    """
+    said = io.StringIO()
+    # It prints what it can't find, to where logs don't go.
+    with contextlib.redirect_stdout(said):
+        ort.preload_dlls()
+    if text := said.getvalue().strip():
+        log.warning("not all of CUDA's libraries could be loaded", extra={"detail": text})
 
 
 def _candidates(options: Options) -> list[list[tuple[str, Mapping[str, str]]]]:
