@@ -47,7 +47,7 @@ def measure(repository: Path, *, repeats: int, seconds: float) -> Iterator[Table
                             "-m",
                             str(layout.streams),
                             "-d",
-                            frame,
+                            str(frame),
                         ],
                         *["-H", "content-type: application/grpc", "-H", "te: trailers"],
                         f"http://{worker.address}/inference.GRPCInferenceService/ModelInfer",

@@ -114,6 +114,6 @@ def closed(server_url: str, layout: Layout, *, payload: Path, servers: tuple[Ser
 @contextmanager
 def echo(reply_bytes: int) -> Iterator[Server]:
     """The do-nothing server, answering with frames of this size."""
-    command = [binary("headrace-echo"), "--reply-bytes", str(reply_bytes)]
+    command = [str(binary("headrace-echo")), "--reply-bytes", str(reply_bytes)]
     with serving("echo", command=command, address=printed_address) as server:
         yield server

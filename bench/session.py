@@ -29,7 +29,7 @@ def microseconds(path: Path, *, batch: int, seconds: float = 0.5) -> float:
     feed = {"x": np.random.default_rng(1).standard_normal((batch, features), dtype=np.float32)}
     for _ in range(5):
         session.run(None, feed)
-    times = []
+    times: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times) < 5:
         begin = time.perf_counter()

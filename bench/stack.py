@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.load import BUILD, ROOT
 from bench.procs import Server, free_port, ready_file, serving
@@ -59,9 +60,9 @@ def envoy(upstream: str) -> Iterator[Server]:
     path.write_text(render(settings))
     # As `headrace up` starts it: one worker thread a core is its default, one is enough for a test on two cores.
     command = [
-        find(ENVOY),
+        str(find(ENVOY)),
         "--config-path",
-        path,
+        str(path),
         "--log-level",
         "warning",
         "--concurrency",
@@ -99,7 +100,7 @@ def wait_for_models(address: str, names: list[str], *, seconds: float = 60) -> N
                 time.sleep(0.05)
 
 
-def _is_ready(stub, request) -> bool:
+def _is_ready(stub: Any, request: Any) -> bool:
     import grpc
 
     try:
