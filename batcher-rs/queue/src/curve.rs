@@ -1,10 +1,11 @@
 //! What a batch costs at each size, learnt from the batches that ran.
 //!
-//! Sizes are grouped in buckets (1 to 8 singly, then four an octave). A bucket keeps a moving average of its time per row.
-//! One measurement moves its own bucket, and the whole curve by the part that the last three measurements agree on: a
-//! machine that gets three times slower is known after a few batches at sizes that haven't run since, and a single
-//! hiccup moves little. Buckets that haven't run for long move together: what one of them turns out to be off by is
-//! taken to hold for the others until they run.
+//! Sizes are grouped in buckets (1 to 8 singly, then four an octave). A bucket keeps a moving average of its own time per
+//! row and of nothing else: no measurement moves a bucket that it does not belong to, or estimates of sizes that do not
+//! run would drift with the noise of those that do. A bucket that has never run is guessed from what was measured at load
+//! (or learnt for other keys), times how far the buckets that did run are from that guess. An average follows quickly while
+//! its last measurements agree that it is off, or when it has not run for long, and slowly otherwise: a machine that gets
+//! three times slower is known after a few batches, and a single hiccup moves little.
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ const MOVED: f64 = 0.3;
 const STALE: u32 = 16;
 /// Part of its deviation that a stale bucket is corrected by.
 const STALE_GAIN: f64 = 0.7;
+/// The same for a bucket whose last three measurements agree that it is off.
+const MOVED_GAIN: f64 = 0.5;
+/// The same otherwise, once there are enough measurements for it.
+const STEADY_GAIN: f64 = 0.15;
 /// Largest step, as a logarithm, that a single measurement is believed to be off by.
 const LARGEST_STEP: f64 = 1.4;
 
@@ -33,6 +38,8 @@ const LARGEST_STEP: f64 = 1.4;
 struct Bucket {
     /// Nanoseconds per row; zero: not known.
     per_row: f64,
+    /// Nanoseconds per row as it was guessed before the bucket ran; zero: nothing was.
+    guess: f64,
     samples: u32,
     /// Value of the curve's count of samples when it ran last.
     seen: u32,
@@ -115,9 +122,12 @@ impl Curve {
         prior.samples = 0;
         prior.measured = None;
         prior.residuals = [0.0; 3];
-        for bucket in &mut prior.buckets {
-            bucket.samples = 0;
-            bucket.seen = 0;
+        for (bucket, &guess) in prior.buckets.iter_mut().zip(&self.filled) {
+            *bucket = Bucket {
+                per_row: if bucket.known() { guess } else { 0.0 },
+                guess: if bucket.known() { guess } else { 0.0 },
+                ..Bucket::default()
+            };
         }
         prior.settle();
         prior
@@ -137,11 +147,12 @@ impl Curve {
         let per_row = took.as_nanos() as f64 / f64::from(rows);
         let at = &mut self.buckets[bucket(rows)];
         if at.samples == 0 {
-            at.per_row = if at.known() {
-                f64::midpoint(at.per_row, per_row)
+            at.guess = if at.guess > 0.0 {
+                f64::midpoint(at.guess, per_row)
             } else {
                 per_row
             };
+            at.per_row = at.guess;
         }
         self.seeded = true;
         self.settle();
@@ -152,57 +163,61 @@ impl Curve {
         let per_row = took.as_nanos().max(1) as f64 / f64::from(rows.max(1));
         let index = bucket(rows).min(self.buckets.len() - 1);
         let at = self.buckets[index];
-        if self.samples == 0 && self.filled[index] > 0.0 {
-            // The guess's shape is kept, its height replaced.
-            let ratio = per_row / self.filled[index];
-            self.scale(ratio, |_| true);
+        if at.samples == 0 {
+            // A guess gives way to the first measurement.
             self.buckets[index].per_row = per_row;
             self.residuals = [0.0; 3];
-        } else if at.known() {
+        } else {
             let off = (per_row / at.per_row)
                 .ln()
                 .clamp(-LARGEST_STEP, LARGEST_STEP);
             self.residuals.rotate_left(1);
             self.residuals[2] = off;
-            let agreed = self.agreed();
-            if agreed.abs() > MOVED {
+            let moved = self.agreed().abs() > MOVED;
+            if moved {
                 self.doubts = DOUBTS;
             }
-            let shared = if at.samples == 0 { 0.0 } else { 0.3 * agreed };
-            self.scale(shared.exp(), |_| true);
-            let mut gain = (1.0 / f64::from(at.samples + 1)).max(0.15);
-            let oldest = self.samples.saturating_sub(STALE);
-            let stale = |bucket: &Bucket| bucket.seen < oldest;
-            if stale(&at) {
+            let mut gain = (1.0 / f64::from(at.samples + 1)).max(STEADY_GAIN);
+            if moved {
+                gain = gain.max(MOVED_GAIN);
+            }
+            if at.seen < self.samples.saturating_sub(STALE) {
                 gain = gain.max(STALE_GAIN);
             }
-            let own = (gain * (off - shared)).exp();
-            if stale(&at) {
-                self.scale(own, stale);
-            } else {
-                self.buckets[index].per_row *= own;
-            }
+            self.buckets[index].per_row *= (gain * off).exp();
             self.spread = 0.9 * self.spread + 0.1 * off.abs();
-        } else {
-            self.buckets[index].per_row = per_row;
         }
         self.samples = self.samples.saturating_add(1);
         self.buckets[index].samples = at.samples.saturating_add(1);
         self.buckets[index].seen = self.samples;
         self.measured = Some(now);
+        self.guess_again();
         self.settle();
+    }
+
+    /// Brings the guesses for sizes that have never run to the height of those that have.
+    fn guess_again(&mut self) {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for bucket in &self.buckets {
+            if bucket.samples > 0 && bucket.guess > 0.0 {
+                sum += (bucket.per_row / bucket.guess).ln();
+                count += 1.0;
+            }
+        }
+        if count > 0.0 {
+            let height = (sum / count).exp();
+            for bucket in &mut self.buckets {
+                if bucket.samples == 0 && bucket.guess > 0.0 {
+                    bucket.per_row = bucket.guess * height;
+                }
+            }
+        }
     }
 
     /// The middle one of the last three deviations.
     fn agreed(&self) -> f64 {
         let [a, b, c] = self.residuals;
         a.max(b).min(a.min(b).max(c))
-    }
-
-    fn scale(&mut self, ratio: f64, which: impl Fn(&Bucket) -> bool) {
-        for bucket in self.buckets.iter_mut().filter(|bucket| which(bucket)) {
-            bucket.per_row *= ratio;
-        }
     }
 
     /// Expected time of a batch of `rows`; zero when nothing is known.

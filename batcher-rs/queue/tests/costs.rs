@@ -223,3 +223,28 @@ fn any_number_of_keys_costs_bounded_memory_and_the_busy_one_keeps_its_curve() {
     };
     push(&mut queue, hurried, now);
 }
+
+#[test]
+fn estimates_for_sizes_that_do_not_run_stay_where_they_are() {
+    let mut now = Instant::now();
+    let mut queue = Queue::new(Policy {
+        max_batch_rows: 64,
+        ..Policy::default()
+    });
+    for (rows, micros) in [(1, 100), (8, 160), (64, 700)] {
+        queue.seed_cost(rows, us(micros));
+    }
+    let before = queue.estimate(64, 1, now);
+    // One row at a time for long, four in five at 100 µs and the fifth at 40: the middle is not the mean.
+    for id in 0..20_000_u64 {
+        push(&mut queue, entry(id, now), now);
+        let batch = support::run(&mut queue, now);
+        now += us(if id % 5 == 0 { 40 } else { 100 });
+        queue.finished(batch.ticket, now, true);
+    }
+    let after = queue.estimate(64, 1, now);
+    assert!(
+        after > before / 3 && after < before * 3,
+        "{before:?} became {after:?}"
+    );
+}
