@@ -128,6 +128,9 @@ def _from_example(tensor: Tensor, example: Any, axis: int | None) -> Array:
         row = np.asarray(example, dtype=tensor.datatype.dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"the example for {tensor.name!r} is no {tensor.datatype.name}: {error}") from error
+    if axis is None and row.ndim == len(tensor.dims) - 1 and tensor.dims[0] in {-1, 1}:
+        # The same row fits whether the model turns out to batch or not: without a batch axis the first one counts.
+        axis = 0
     row = row if axis is None else np.expand_dims(row, axis)
     if row.ndim != len(tensor.dims):
         raise ValueError(

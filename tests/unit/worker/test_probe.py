@@ -154,3 +154,16 @@ def test_a_session_has_no_more_threads_than_configured(zoo: Zoo, defaults: Defau
     after = len(list(Path("/proc/self/task").iterdir()))
     assert loaded.instances == 1
     assert after <= before
+
+
+@pytest.mark.parametrize("batching", ["auto", "off"])
+def test_one_example_row_serves_a_model_that_turns_out_not_to_batch(zoo: Zoo, defaults: Defaults, batching: str) -> None:
+    zoo.centred("m")
+    loaded = load(zoo, defaults, examples={"x": [1.0, 2.0, 3.0, 4.0]}, batching=batching)
+    # The probe has one row only, so values can't differ; what matters is that the example is taken.
+    assert loaded.signature.inputs[0].dims == (-1, 4)
+
+
+def test_one_example_row_serves_a_model_of_fixed_rows(zoo: Zoo, defaults: Defaults) -> None:
+    zoo.identity("m", shape=(1, 4))
+    assert not load(zoo, defaults, examples={"x": [1.0, 2.0, 3.0, 4.0]}).batching
