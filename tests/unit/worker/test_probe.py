@@ -157,7 +157,9 @@ def test_a_session_has_no_more_threads_than_configured(zoo: Zoo, defaults: Defau
 
 
 @pytest.mark.parametrize("batching", ["auto", "off"])
-def test_one_example_row_serves_a_model_that_turns_out_not_to_batch(zoo: Zoo, defaults: Defaults, batching: str) -> None:
+def test_one_example_row_serves_a_model_that_turns_out_not_to_batch(
+    zoo: Zoo, defaults: Defaults, batching: str
+) -> None:
     zoo.centred("m")
     loaded = load(zoo, defaults, examples={"x": [1.0, 2.0, 3.0, 4.0]}, batching=batching)
     # The probe has one row only, so values can't differ; what matters is that the example is taken.
