@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -85,6 +85,7 @@ async fn attempt(replica: &Arc<Replica>, thread: usize, ask: &Ask) -> Result<Ans
         .await
         .map_err(|status| Attempt::Never(Err(status)))?;
     let mut up = Some(Pump::of(ask.frame.clone(), stream));
+    let mut early = None;
     let head = poll_fn(|cx| {
         if let Some(pump) = &mut up {
             match pump.poll(cx) {
@@ -95,7 +96,16 @@ async fn attempt(replica: &Arc<Replica>, thread: usize, ask: &Ask) -> Result<Ans
                 }
             }
         }
-        Pin::new(&mut response).poll(cx)
+        if early.is_none() {
+            early = Some(ready!(Pin::new(&mut response).poll(cx))?);
+        }
+        // A stream's head comes before its request has been read: what is left of a large one still has to go. An answer
+        // that is over wants no more of it.
+        let over = |response: &Response<RecvStream>| response.body().is_end_stream();
+        if up.is_some() && !early.as_ref().is_some_and(over) {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(early.take().expect("it came")))
     });
     match head.await {
         Ok(response) => {

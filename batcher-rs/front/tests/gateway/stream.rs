@@ -215,3 +215,24 @@ async fn the_callers_deadline_ends_the_stream() {
     assert_eq!((reply.code(), reply.reason()), ("4", "DEADLINE_EXCEEDED"));
     assert_eq!(one.reset().await, h2::Reason::CANCEL);
 }
+
+#[tokio::test]
+async fn a_large_message_arrives_whole_though_the_replica_begins_its_answer_first() {
+    let peer = Peer::start().await;
+    let gateway = Gateway::over(&[peer.address]);
+    let mut caller = gateway.caller().await;
+    let sent = framed(&message("m", "", "a", 8 << 20));
+    let call = caller.send(STREAM, &[], sent.clone());
+    let replica = async {
+        let mut one = peer.next().await;
+        // As a worker does: a stream's head goes out before the first message is whole.
+        let mut stream = one.respond.send_response(ok_head(), false).unwrap();
+        let body = one.read().await;
+        stream.send_data(framed(&answer("a")), false).unwrap();
+        stream.send_trailers(trailers(None)).unwrap();
+        body
+    };
+    let (reply, came) = soon(async { tokio::join!(call.reply(), replica) }).await;
+    assert!(came == sent, "{} of {} bytes came", came.len(), sent.len());
+    assert_eq!(frames(&reply.body), [answer("a")]);
+}
