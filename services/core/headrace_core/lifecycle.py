@@ -10,6 +10,7 @@ await drain(…)
 import asyncio
 import logging
 import os
+import resource
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -62,6 +63,13 @@ class Readiness:
     def drain(self) -> None:
         self.draining = True
         self._changes.note()
+
+
+def raise_file_limit() -> None:
+    """Lets this process have as many files open as the system permits: each connection is one, and the usual 1024 are few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Lifecycle:

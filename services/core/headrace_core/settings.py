@@ -33,6 +33,11 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 """A length of time in settings."""
 
 
+def milliseconds(length: timedelta) -> int:
+    """A length of time as the Rust halves read it."""
+    return round(length.total_seconds() * 1e3)
+
+
 def _split(value: Any) -> Any:
     return tuple(one.strip() for one in value.split(",") if one.strip()) if isinstance(value, str) else value
 

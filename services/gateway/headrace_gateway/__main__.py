@@ -19,9 +19,9 @@ from headrace_batcher import GatewayFront
 from headrace_core import logging as core_logging
 from headrace_core.files import write_ready_file
 from headrace_core.health import HealthServicer
-from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain
+from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain, raise_file_limit
 from headrace_core.server import PrivateSocket, enable_reflection, make_server
-from headrace_core.settings import unknown_variables
+from headrace_core.settings import milliseconds, unknown_variables
 from headrace_gateway.discovery import Discovery
 from headrace_gateway.fleet import Fleet
 from headrace_gateway.routes import Routes
@@ -46,6 +46,7 @@ def main() -> None:
     core_logging.configure(level=settings.log_level, style=settings.log_format)
     for sentence in unknown_variables(GatewaySettings, environ=os.environ):
         log.warning(sentence)
+    raise_file_limit()
     sys.exit(asyncio.run(serve(settings)))
 
 
@@ -142,9 +143,9 @@ def _front_config(settings: GatewaySettings, *, fallback: str) -> str:
             "threads": settings.threads,
             "max_message_bytes": settings.max_message_bytes,
             "max_connections": settings.max_connections,
-            "max_timeout_ms": int(settings.max_timeout.total_seconds() * 1000),
-            "handshake_timeout_ms": 10_000,
-            "body_timeout_ms": 30_000,
+            "max_timeout_ms": milliseconds(settings.max_timeout),
+            "handshake_timeout_ms": milliseconds(settings.handshake_timeout),
+            "body_timeout_ms": milliseconds(settings.body_timeout),
             "keepalive_interval_ms": 30_000,
             "keepalive_timeout_ms": 10_000,
         }

@@ -35,6 +35,10 @@ class GatewaySettings(Settings):
     """Client connections; further ones are refused."""
     max_timeout: Duration = timedelta(seconds=600)
     """Longest life of a call: bounds `grpc-timeout`, and stands in where a caller set none."""
+    handshake_timeout: Duration = Field(default=timedelta(seconds=10), ge=timedelta(milliseconds=10))
+    """Longest that a new connection may take to greet."""
+    body_timeout: Duration = Field(default=timedelta(seconds=30), ge=timedelta(milliseconds=10))
+    """Longest that a request's body, or the reader of a reply, may stand still."""
     drain_beat: Duration = timedelta(seconds=1)
     """Between readiness off and refusing new connections, so that a balancer has noticed."""
     drain_timeout: Duration = timedelta(seconds=30)

@@ -19,9 +19,9 @@ from headrace_batcher import WorkerFront
 from headrace_core import files, server
 from headrace_core import logging as logs
 from headrace_core.health import HealthServicer
-from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain
+from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain, raise_file_limit
 from headrace_core.registry import Announcer, ReplicaRecord
-from headrace_core.settings import explain, unknown_variables
+from headrace_core.settings import explain, milliseconds, unknown_variables
 from headrace_protos.control.v1 import control_pb2, control_pb2_grpc
 from headrace_protos.inference import grpc_service_pb2, grpc_service_pb2_grpc
 from headrace_worker import cpus, polling
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(level=settings.log_level, style=settings.log_format)
     for sentence in unknown_variables(WorkerSettings, environ=os.environ):
         log.warning(sentence)
+    raise_file_limit()
     # A thread that holds the interpreter gives it up after this long when another waits: batches run in several.
     sys.setswitchinterval(0.0005)
     try:
@@ -197,7 +198,9 @@ def _front_config(settings: WorkerSettings, fallback: str) -> dict[str, object]:
         "threads": settings.threads,
         "max_message_bytes": settings.max_message_bytes,
         "max_connections": settings.max_connections,
-        "max_timeout_ms": round(settings.max_timeout.total_seconds() * 1e3),
+        "max_timeout_ms": milliseconds(settings.max_timeout),
+        "handshake_timeout_ms": milliseconds(settings.handshake_timeout),
+        "body_timeout_ms": milliseconds(settings.body_timeout),
     }
 
 

@@ -51,6 +51,10 @@ class WorkerSettings(Settings):
     """Connections beyond this are closed at once."""
     max_timeout: Duration = timedelta(minutes=10)
     """Longest a request may take, whatever its caller's deadline."""
+    handshake_timeout: Duration = Field(default=timedelta(seconds=10), ge=timedelta(milliseconds=10))
+    """Longest that a new connection may take to greet."""
+    body_timeout: Duration = Field(default=timedelta(seconds=30), ge=timedelta(milliseconds=10))
+    """Longest that a request's body, or the reader of a reply, may stand still."""
     drain_timeout: Duration = timedelta(seconds=30)
     """Longest that a stop waits for requests in flight."""
     drain_beat: Duration = timedelta(milliseconds=500)
