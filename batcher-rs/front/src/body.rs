@@ -113,7 +113,7 @@ impl Body {
 
     /// The one message of a unary call, inflated. Gives up when the body stands still for `still`, or at `end`.
     pub async fn only(&mut self, still: Duration, end: Instant) -> Result<Bytes, BodyError> {
-        let framed = self.within(still, end, Self::poll_only).await?;
+        let framed = self.within(still, still, end, Self::poll_only).await?;
         self.plain(framed).await
     }
 
@@ -123,7 +123,8 @@ impl Body {
         still: Duration,
         end: Instant,
     ) -> Result<Option<Bytes>, BodyError> {
-        match self.within(still, end, Self::poll_next).await? {
+        let silent = end.saturating_duration_since(Instant::now());
+        match self.within(silent, still, end, Self::poll_next).await? {
             Some(framed) => self.plain(framed).await.map(Some),
             None => Ok(None),
         }
@@ -137,19 +138,18 @@ impl Body {
         Ok(framed.message)
     }
 
+    /// `silent` is how long nothing of a message may have come.
     async fn within<T>(
         &mut self,
+        silent: Duration,
         still: Duration,
         end: Instant,
         poll: impl Fn(&mut Self, &mut Context<'_>) -> Poll<Result<T, BodyError>>,
     ) -> Result<T, BodyError> {
         loop {
             let before = self.buffered();
-            let pause = if before == 0 {
-                end
-            } else {
-                end.min(Instant::now() + still)
-            };
+            let patience = if before == 0 { silent } else { still };
+            let pause = end.min(Instant::now() + patience);
             let polled = tokio::time::timeout_at(pause, poll_fn(|cx| poll(self, cx))).await;
             match polled {
                 Ok(done) => return done,
@@ -163,7 +163,7 @@ impl Body {
                 Err(_) if self.buffered() == before => {
                     let text = format!(
                         "the body stood still for {} s with {before} bytes of a message",
-                        still.as_secs()
+                        patience.as_secs()
                     );
                     return Err(Status::new(Reason::InvalidRequest, text).into());
                 }

@@ -28,6 +28,7 @@ pub(crate) fn pass_on(
         peer: conn.peer.to_string(),
         deadline: timeout.map(|timeout| Instant::now() + timeout),
         max_message_bytes: shared.config().max_message_bytes,
+        still: shared.config().body_timeout(),
     };
     let upstream = Arc::clone(upstream);
     // A drain waits for whoever is being answered, not for those who watch until they are told to go.

@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::ResponseFuture;
@@ -39,6 +39,8 @@ pub struct RelayContext {
     pub deadline: Option<Instant>,
     /// Largest message either way, in bytes.
     pub max_message_bytes: usize,
+    /// How long the reader of the answer may stand still.
+    pub still: Duration,
 }
 
 /// Relays one call to its end. Whatever goes wrong, the caller gets a status of our table.
@@ -81,15 +83,12 @@ pub async fn relay(
     let mut up = (!end).then(|| Pump::new(body, stream, longest));
     match head(&mut up, &mut response, &mut respond, timer.as_mut()).await {
         Ok(response) => {
-            down(
-                up,
-                response,
-                respond,
-                timer.as_mut(),
-                context.deadline,
-                longest,
-            )
-            .await;
+            let bounds = Bounds {
+                deadline: context.deadline,
+                max_message_bytes: longest,
+                still: context.still,
+            };
+            down(up, response, respond, timer.as_mut(), bounds).await;
         }
         Err(stop) => answer(&mut respond, stop, context.deadline),
     }
@@ -185,14 +184,24 @@ pub(crate) enum Ending {
     Stopped,
 }
 
+/// What an answer on its way down may not exceed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// When the caller's time is over.
+    pub(crate) deadline: Option<Instant>,
+    /// Largest message.
+    pub(crate) max_message_bytes: usize,
+    /// How long the caller may take nothing of what is there for it.
+    pub(crate) still: Duration,
+}
+
 /// Sends the answer down to its end, while the rest of the request still moves up.
 pub(crate) async fn down(
     mut up: Option<Pump>,
     response: Response<RecvStream>,
     mut respond: SendResponse<Bytes>,
     mut timer: Pin<&mut Option<Sleep>>,
-    deadline: Option<Instant>,
-    max_message_bytes: usize,
+    bounds: Bounds,
 ) -> Ending {
     if let Some(status) = http_status(&response) {
         refuse(&mut respond, &status);
@@ -207,7 +216,8 @@ pub(crate) async fn down(
     if end {
         return Ending::Whole;
     }
-    let mut down = Pump::new(body, stream, max_message_bytes).ending_in_trailers();
+    let mut down = Pump::new(body, stream, bounds.max_message_bytes).ending_in_trailers();
+    let mut patience = Patience::new(bounds.still);
     let over = poll_fn(|cx| {
         if let Err(stop) = poll_up(&mut up, cx) {
             return Poll::Ready(Err(stop));
@@ -224,6 +234,10 @@ pub(crate) async fn down(
         if down.to().poll_reset(cx).is_ready() {
             return Poll::Ready(Err(Stop::CallerGone));
         }
+        if patience.poll_over(down.left_standing(), cx) {
+            down.to().send_reset(h2::Reason::CANCEL);
+            return Poll::Ready(Err(Stop::CallerGone));
+        }
         if poll_timer(timer.as_mut(), cx) {
             return Poll::Ready(Err(Stop::Refuse(deadline_exceeded())));
         }
@@ -233,14 +247,45 @@ pub(crate) async fn down(
     match over {
         Ok(()) => Ending::Whole,
         Err(stop) => {
-            let ending = if matches!(stop, Stop::Lost(_)) {
-                Ending::Lost
-            } else {
-                Ending::Stopped
+            let ending = match &stop {
+                // It gave up on a reader that stood still, which is not its fault.
+                Stop::Lost(error) if error.reason() == Some(h2::Reason::CANCEL) => Ending::Stopped,
+                Stop::Lost(_) => Ending::Lost,
+                _ => Ending::Stopped,
             };
-            end_with(down.to(), stop, deadline);
+            end_with(down.to(), stop, bounds.deadline);
             ending
         }
+    }
+}
+
+/// Notices that a caller takes nothing of what is there for it.
+struct Patience {
+    still: Duration,
+    since: Option<(usize, Pin<Box<Sleep>>)>,
+}
+
+impl Patience {
+    fn new(still: Duration) -> Self {
+        Self { still, since: None }
+    }
+
+    /// Whether the same number of bytes has been left standing for too long; `None`: nothing waits for the caller.
+    fn poll_over(&mut self, left: Option<usize>, cx: &mut Context<'_>) -> bool {
+        let Some(left) = left else {
+            self.since = None;
+            return false;
+        };
+        if self
+            .since
+            .as_ref()
+            .is_none_or(|(before, _)| *before != left)
+        {
+            self.since = Some((left, Box::pin(tokio::time::sleep(self.still))));
+        }
+        self.since
+            .as_mut()
+            .is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready())
     }
 }
 

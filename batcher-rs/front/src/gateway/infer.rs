@@ -20,7 +20,7 @@ use super::stream::framed;
 use super::{GatewayService, INFER};
 use crate::body::{Body, BodyError};
 use crate::compress::Encoding;
-use crate::relay::{Ending, Pump, Stop, certainly_never_ran, down, head, timer, unless};
+use crate::relay::{Bounds, Ending, Pump, Stop, certainly_never_ran, down, head, timer, unless};
 use crate::server::InFlight;
 use crate::status::{Reason, Status};
 
@@ -211,16 +211,13 @@ impl Incoming {
         outstanding: Outstanding,
         timer: Pin<&mut Option<Sleep>>,
     ) {
-        let longest = self.service.shared.config().max_message_bytes;
-        let ending = down(
-            up,
-            response,
-            self.respond,
-            timer,
-            Some(self.deadline),
-            longest,
-        )
-        .await;
+        let config = self.service.shared.config();
+        let bounds = Bounds {
+            deadline: Some(self.deadline),
+            max_message_bytes: config.max_message_bytes,
+            still: config.body_timeout(),
+        };
+        let ending = down(up, response, self.respond, timer, bounds).await;
         if ending == Ending::Lost {
             outstanding.replica().failed();
         }

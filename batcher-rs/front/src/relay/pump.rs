@@ -85,6 +85,11 @@ impl Pump {
         &mut self.to
     }
 
+    /// How many bytes wait for the receiver to make room, if any do.
+    pub(crate) fn left_standing(&self) -> Option<usize> {
+        (!self.held.is_empty()).then_some(self.held.len())
+    }
+
     /// Whether the last byte to be sent ends the stream too.
     fn ends_here(&self) -> bool {
         !self.answer && self.from.as_ref().is_none_or(RecvStream::is_end_stream)
