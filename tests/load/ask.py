@@ -8,7 +8,7 @@ import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 import grpc.aio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
-NAP, EXIT = 31337.0, 31338.0
+NAP, EXIT, PACE = 31337.0, 31338.0, 31339.0
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -137,7 +137,7 @@ class Traffic:
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Traffic:
+    async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
         return self
 

@@ -3,9 +3,9 @@
 - `add`: y = x + 1, rows of four; runs together.
 - `nap`: the same, one instance, at most 8 rows a batch: rows may ask for a nap (`napping_worker`).
 - `nap1`: the same, one request at a time and ten waiting (`max_queue_requests: 10`).
+- `paced`: the same, one instance, at most 16 rows a batch.
 - `big`: 1 row in, 1 MiB out.
 - `echo`: any width, the same width out.
-- `busy`: some milliseconds of matrix work a batch; rows share the reading of the weights, so batching pays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 BIG_FLOATS = 256 * 1024
-BUSY_WIDTH, BUSY_LAYERS = 1024, 6
 
 
 def build(root: Path, *names: str, queue: str = "") -> Path:
@@ -79,26 +78,12 @@ def _echo() -> onnx.ModelProto:
     )
 
 
-def _busy() -> onnx.ModelProto:
-    random = np.random.default_rng(3)
-    nodes, weights, value = [], {}, "x"
-    for layer in range(BUSY_LAYERS):
-        last = layer == BUSY_LAYERS - 1
-        narrow = 16 if last else BUSY_WIDTH
-        wide = 64 if layer == 0 else BUSY_WIDTH
-        weights[f"w{layer}"] = (random.standard_normal((wide, narrow)) / np.sqrt(wide)).astype(np.float32)
-        out = "y" if last else f"h{layer}"
-        nodes.append(helper.make_node("MatMul", [value, f"w{layer}"], [out]))
-        value = out
-    return _model(nodes, [("x", FLOAT, ("N", 64))], [("y", FLOAT, ("N", 16))], weights)
-
-
 _NAP = "instances: 1\n"
 _MODELS = {
     "add": (_add, ""),
     "nap": (_add, _NAP + "max_batch_rows: 8\n"),
     "nap1": (_add, _NAP + "batching: off\nqueue: {max_queue_requests: 10}\n"),
+    "paced": (_add, _NAP + "max_batch_rows: 16\n"),
     "big": (_big, "max_batch_rows: 4\n"),
     "echo": (_echo, ""),
-    "busy": (_busy, "max_batch_rows: 64\n"),
 }
