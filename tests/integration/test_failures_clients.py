@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -19,7 +17,6 @@ from tests.load.rig import Process, Rig, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 IN_FLIGHT = 256
 CLIENT = """
@@ -74,12 +71,14 @@ async def test_a_killed_client_with_256_requests_in_flight_leaves_an_empty_queue
     async with channel(doors["worker"].address) as link:
         ran = await executed(link, "nap")
     message = nap(200).SerializeToString().hex()
-    client = subprocess.Popen([sys.executable, "-c", CLIENT, doors[through].address, message, str(IN_FLIGHT)])
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, doors[through].address, message, str(IN_FLIGHT)
+    )
     try:
         await until(lambda: _queued(doors["worker"], 200), "requests wait", seconds=15)
     finally:
-        client.send_signal(signal.SIGKILL)
-        client.wait(10)
+        client.kill()
+        await client.wait()
     await _left_alone(doors, ran)
 
 

@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from headrace_batcher import GatewayFront
 from headrace.stack.envoy import Address, EnvoySettings, render
+from headrace_batcher import GatewayFront
 from tests.load import repository
 from tests.load.ask import Ended, ask, canary, channel, depth, executed, load, nap, plain, stub
 from tests.load.rig import Process, Rig, until

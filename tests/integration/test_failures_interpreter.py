@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-SCRIPT = '''
+SCRIPT = """
 import gc, json, logging, sys, threading, time
 import numpy as np
 import headrace_batcher
@@ -79,7 +79,7 @@ for report in reports:
     for code, number in report["errors"].items():
         errors[code] = errors.get(code, 0) + number
 print(json.dumps({"late": late[0], "rates": rates, "ok": sum(one["ok"] for one in reports), "errors": errors}))
-'''
+"""
 
 
 def test_threads_of_both_languages_never_stand_still() -> None:

@@ -91,9 +91,11 @@ async def test_twice_the_capacity_leaves_the_capacity_answered_in_time(
         assert report["reconnects"] == 0
         capacity = min(before, await _capacity(worker))
         shares.append(report["goodput_rps"] / capacity)
-        print(f"queue {limit}, deadline {deadline_ms} ms: {shares[-1]:.3f} of {capacity:.0f}/s, p50 "
-              f"{report['latency_us']['p50']} µs, p99 {report['latency_us']['p99']} µs, {report['reasons']}, lag p99 "
-              f"{report['lag_us']['p99']}, busy {report['client_busy']:.2f}")
+        print(
+            f"queue {limit}, deadline {deadline_ms} ms: {shares[-1]:.3f} of {capacity:.0f}/s, p50 "
+            f"{report['latency_us']['p50']} µs, p99 {report['latency_us']['p99']} µs, {report['reasons']}, lag p99 "
+            f"{report['lag_us']['p99']}, busy {report['client_busy']:.2f}"
+        )
         if shares[-1] >= SHARE:
             return
     raise AssertionError(f"answered in time, of the capacity: {shares}")

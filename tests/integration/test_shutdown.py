@@ -7,7 +7,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -19,6 +18,8 @@ from tests.load.rig import Process, Rig, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import grpc.aio
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ OPTIONS = [
 ]
 
 
-def request(model: str, values: Any, *, id: str = "") -> pb.ModelInferRequest:
+def request(model: str, values: Any) -> pb.ModelInferRequest:
     """One input `x`, raw contents."""
     rows = np.atleast_2d(np.asarray(values, np.float32))
-    message = pb.ModelInferRequest(model_name=model, id=id, raw_input_contents=[rows.tobytes()])
+    message = pb.ModelInferRequest(model_name=model, raw_input_contents=[rows.tobytes()])
     message.inputs.add(name="x", datatype="FP32", shape=rows.shape)
     return message
 
@@ -79,7 +79,12 @@ class Ended:
         return self.code == "OK"
 
 
-async def ask(channel: grpc.aio.Channel, message: pb.ModelInferRequest, *, timeout: float | None = 10.0) -> Ended:
+async def ask(
+    channel: grpc.aio.Channel,
+    message: pb.ModelInferRequest,
+    *,
+    timeout: float | None = 10.0,  # noqa: ASYNC109 - it becomes the call's deadline
+) -> Ended:
     """One call, to its end, whichever that is."""
     begun = time.monotonic()
     try:

@@ -155,7 +155,9 @@ class Rig:
 
     def _start(self, name: str, command: Sequence[str], environment: dict[str, str], *, wait: bool = True) -> Process:
         ready = self._folder / f"ready-{name}-{self._count}.json"
-        started = self._spawn(name, [*self.wrapper, *command], {**environment, f"HEADRACE_{name.upper()}_READY_FILE": str(ready)})
+        started = self._spawn(
+            name, [*self.wrapper, *command], {**environment, f"HEADRACE_{name.upper()}_READY_FILE": str(ready)}
+        )
         if wait:
             wait_until(ready.exists, f"{name} is ready", process=started)
             started.address = json.loads(ready.read_text())["address"]
