@@ -4,6 +4,8 @@
 
 - `tiny`: an MLP 64 → 128 → 10. Hardly any work, so that what is measured is the server.
 - `mid`: an MLP 256 → 1024 → 1024 → 256. Some 30 µs a row in a batch: a small real model.
+- `heavy`: an MLP 256 → 2048 → 2048 → 2048 → 256. Some 300 µs a row: work enough that twice its capacity is no load for
+  the server's front or for the load generator on the same two cores.
 - `rnn`: one GRU step with 16 MiB of weights that every run must read, whatever its batch: ten rows cost little more than one.
 - `identity8m`: 8 MiB in, the same 8 MiB out.
 """
@@ -37,14 +39,15 @@ class Bench:
 
 TINY = Bench("tiny", 64, 10)
 MID = Bench("mid", 256, 256)
+HEAVY = Bench("heavy", 256, 256)
 RNN = Bench("rnn", 256, 1024)
 IDENTITY = Bench("identity8m", 2 * 1024 * 1024, 2 * 1024 * 1024)
-ALL = (TINY, MID, RNN, IDENTITY)
+ALL = (TINY, MID, HEAVY, RNN, IDENTITY)
 
 
 def build(folder: Path) -> None:
     """Writes every model that is not there yet."""
-    for bench, make in ((TINY, _tiny), (MID, _mid), (RNN, _rnn), (IDENTITY, _identity)):
+    for bench, make in ((TINY, _tiny), (MID, _mid), (HEAVY, _heavy), (RNN, _rnn), (IDENTITY, _identity)):
         path = folder / bench.name / "1" / "model.onnx"
         if path.exists():
             continue
@@ -65,6 +68,10 @@ def _tiny(bench: Bench) -> onnx.ModelProto:
 
 def _mid(bench: Bench) -> onnx.ModelProto:
     return _mlp(bench, [256, 1024, 1024, 256])
+
+
+def _heavy(bench: Bench) -> onnx.ModelProto:
+    return _mlp(bench, [256, 2048, 2048, 2048, 256])
 
 
 def _mlp(bench: Bench, widths: list[int]) -> onnx.ModelProto:

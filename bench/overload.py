@@ -17,11 +17,11 @@ REFUSALS = ("CANNOT_MEET_DEADLINE", "QUEUE_FULL")
 
 def measure(repository: Path, *, repeats: int, seconds: float) -> Iterator[Table]:
     table = Table(
-        "mid: open loop at 2 × capacity",
+        "heavy: open loop at 2 × capacity",
         about="share: answered within the deadline a second / capacity (closed loop, 16×16, in the same run). "
         "refused: share of requests refused at the door. after_p99: µs, at half the capacity, in the second after the overload.",
     )
-    payload = load.request_file(models.MID)
+    payload = load.request_file(models.HEAVY)
     duration = int(seconds * 1000)
     for limit in QUEUE_ROWS:
         with stack.worker(_with_limit(repository, limit)) as worker:
@@ -67,10 +67,10 @@ def measure(repository: Path, *, repeats: int, seconds: float) -> Iterator[Table
 
 
 def _with_limit(repository: Path, rows: int) -> Path:
-    """A copy of `mid` whose queue holds this many rows."""
+    """A copy of `heavy` whose queue holds this many rows."""
     folder = BUILD / f"queue-{rows}"
-    version = folder / "mid" / "1"
+    version = folder / "heavy" / "1"
     version.mkdir(parents=True, exist_ok=True)
-    shutil.copy(repository / "mid" / "1" / "model.onnx", version)
-    (folder / "mid" / "model.yaml").write_text(f"queue:\n  max_queue_rows: {rows}\n  max_queue_requests: {rows}\n")
+    shutil.copy(repository / "heavy" / "1" / "model.onnx", version)
+    (folder / "heavy" / "model.yaml").write_text(f"queue:\n  max_queue_rows: {rows}\n  max_queue_requests: {rows}\n")
     return folder
