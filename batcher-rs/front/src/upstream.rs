@@ -371,6 +371,10 @@ impl Upstream {
 
 /// A stream's window fits large tensors; the connection's is no limit, or a few callers who read slowly would hold up all
 /// others. Many streams from the start (the protocol's first guess is 100); no push.
+///
+/// An answer that comes after its request was cancelled is an honest race, and under overload there are thousands a second.
+/// h2 remembers cancelled streams for a while, counts later answers as errors for as long as the connection lives, and would
+/// end it after 1024 of them, with everybody's requests on it.
 fn builder() -> h2::client::Builder {
     let mut builder = h2::client::Builder::new();
     builder
@@ -380,7 +384,8 @@ fn builder() -> h2::client::Builder {
         .max_header_list_size(64 << 10)
         .initial_max_send_streams(4096)
         .max_send_buffer_size(1 << 20)
-        .max_concurrent_reset_streams(1024)
+        .max_concurrent_reset_streams(4096)
+        .max_local_error_reset_streams(None)
         .enable_push(false);
     builder
 }

@@ -93,6 +93,8 @@ impl Target {
             .initial_connection_window_size(16 << 20)
             .initial_max_send_streams(4096)
             .max_concurrent_reset_streams(4096)
+            // Answers that come after a cancel are no fault of the server: they must not end the connection.
+            .max_local_error_reset_streams(None)
             .enable_push(false);
         let mut handshake = pin!(builder.handshake(io));
         let (send, connection) = poll_fn(|cx| {
