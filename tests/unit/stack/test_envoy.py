@@ -45,16 +45,14 @@ def manager(settings: EnvoySettings) -> dict:
     return config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
 
 
-def test_the_route_leaves_deadlines_to_callers_up_to_the_maximum():
-    routes = manager(EnvoySettings(gateways=(LOCAL,)))["route_config"]["virtual_hosts"][0]["routes"]
-    watch, calls, _ = routes
-    assert watch["match"]["path"] == "/grpc.health.v1.Health/Watch"
-    assert "max_stream_duration" not in watch["route"]
+def test_the_routes_leave_deadlines_to_callers_up_to_the_maximum():
+    door = manager(EnvoySettings(gateways=(LOCAL,)))
+    watch, calls, _ = door["route_config"]["virtual_hosts"][0]["routes"]
+    assert door["common_http_protocol_options"]["max_stream_duration"] == "600.0s"
     assert calls["route"]["timeout"] == "0s"
-    assert calls["route"]["max_stream_duration"] == {
-        "max_stream_duration": "600.0s",
-        "grpc_timeout_header_max": "600.0s",
-    }
+    assert "max_stream_duration" not in calls["route"]
+    assert watch["match"]["path"] == "/grpc.health.v1.Health/Watch"
+    assert watch["route"]["max_stream_duration"] == {"max_stream_duration": "0s"}
 
 
 def test_only_what_never_reached_a_gateway_is_retried():
