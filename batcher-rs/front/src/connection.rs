@@ -22,8 +22,9 @@ fn h2_builder() -> h2::server::Builder {
         .max_concurrent_streams(4096)
         .max_send_buffer_size(1 << 20)
         .max_header_list_size(16 << 10)
-        .max_concurrent_reset_streams(1024)
-        .max_pending_accept_reset_streams(1024)
+        .max_concurrent_reset_streams(4096)
+        // A gateway's one connection carries the cancels of all its callers: at most all of its streams in one read.
+        .max_pending_accept_reset_streams(4096)
         .max_local_error_reset_streams(Some(4096));
     builder
 }
