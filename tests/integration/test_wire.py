@@ -283,7 +283,7 @@ def test_a_name_of_any_kind_is_only_unknown(door: Door, name: str) -> None:
 
 
 def test_the_answer_names_model_version_and_id(door: Door) -> None:
-    answer = door.infer(request("add", id="one request's own ✓", x=rows(1.0)))
+    answer = door.infer(request("add", named="one request's own ✓", x=rows(1.0)))
     assert (answer.model_name, answer.model_version, answer.id) == ("add", "1", "one request's own ✓")
 
 

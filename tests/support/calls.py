@@ -26,10 +26,10 @@ PATIENCE = 60.0
 
 
 def request(
-    model: str, *, id: str = "", version: str = "", outputs: Iterable[str] = (), **arrays: np.ndarray[Any, Any]
+    model: str, *, named: str = "", version: str = "", outputs: Iterable[str] = (), **arrays: np.ndarray[Any, Any]
 ) -> pb.ModelInferRequest:
-    """A request with raw contents, one input for each array."""
-    made = pb.ModelInferRequest(model_name=model, model_version=version, id=id)
+    """A request with raw contents, one input for each array. `named` is its id."""
+    made = pb.ModelInferRequest(model_name=model, model_version=version, id=named)
     for name, array in arrays.items():
         described, raw = tensors.input_from_array(name, array=array)
         made.inputs.append(described)

@@ -315,7 +315,7 @@ def _looping(turns_per_unit: float) -> onnx.ModelProto:
         "rate": np.float32(turns_per_unit),
         "least": np.float32(0),
         "limit": np.float32(LONGEST_MS * turns_per_unit),
-        "go": np.array(True),  # noqa: FBT003 - a graph's constant
+        "go": np.array(True),
         "start": np.eye(_SIDE, dtype=np.float32),
         "w": np.eye(_SIDE, dtype=np.float32),
         "none": np.float32(0),
@@ -354,9 +354,9 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "same_one": (functools.partial(identity, FLOAT, ("N", 1)), _ON),
     # y = x, any width.
     "any_width": (functools.partial(identity, FLOAT, ("N", "L")), _ON),
-    # y = x + 1.
+    # One more than x.
     "add": (add, _ON + "instances: 1\nmax_batch_rows: 8\n"),
-    # y = a + b.
+    # The sum of a and b.
     "add_two": (_add_two, _ON),
     # y = the sum of masked ids, per row (V07).
     "ids_and_mask": (_ids_and_mask, _ON),

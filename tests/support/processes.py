@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 START_SECONDS = 90
 STOP_SECONDS = 30
@@ -70,7 +69,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for one in reversed(self._services):
             if one.alive:
                 one.process.terminate()
