@@ -31,6 +31,8 @@ const STALE_GAIN: f64 = 0.7;
 const MOVED_GAIN: f64 = 0.5;
 /// The same otherwise, once there are enough measurements for it.
 const STEADY_GAIN: f64 = 0.15;
+/// A batch that takes up to so much longer than one row alone is not cut shorter for a deadline.
+const HARDLY_LONGER: f64 = 1.5;
 /// Largest step, as a logarithm, that a single measurement is believed to be off by.
 const LARGEST_STEP: f64 = 1.4;
 
@@ -253,8 +255,10 @@ impl Curve {
             && now.saturating_duration_since(measured) < fresh
     }
 
-    /// Largest size up to `limit` whose run takes no longer than `within`; at least 1.
+    /// Largest size up to `limit` whose run takes no longer than `within`, or hardly longer than a single row's: where rows cost
+    /// next to nothing beside the run itself, cutting a batch short saves no time and makes everybody behind it late.
     pub(crate) fn fit(&self, limit: u32, within: Duration) -> u32 {
+        let within = within.max(self.run(1).mul_f64(HARDLY_LONGER));
         if self.run(limit) <= within {
             return limit;
         }

@@ -36,6 +36,26 @@ struct Load {
     lasts: Duration,
     /// How much slower the model is at this time.
     slowdown: fn(Duration) -> u32,
+    /// What becomes of a run's time on a machine that others use too, by the batch's number.
+    noise: fn(u64) -> f64,
+    /// How long after a run its answers arrive.
+    delivery: Duration,
+}
+
+fn quiet(_: u64) -> f64 {
+    1.0
+}
+
+/// Half to nearly twice the time, and now and then the processor is taken away: four times.
+fn noisy(batch: u64) -> f64 {
+    let random = batch
+        .wrapping_add(1)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(29)
+        .wrapping_mul(0xBF58_476D_1CE4_E5B9)
+        >> 40;
+    let share = random as f64 / f64::from(1 << 24);
+    if share > 0.95 { 4.0 } else { 0.5 + 1.3 * share }
 }
 
 /// Times since the start at which an answer came in time.
@@ -51,6 +71,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
     let (mut arrival, mut id) = (start, 0);
     let mut running: Option<(Instant, headrace_queue::Batch<Call, u32>)> = None;
     let mut good = Vec::new();
+    let mut batches = 0;
     loop {
         let next = running
             .as_ref()
@@ -62,7 +83,7 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
             let in_time = batch
                 .entries
                 .iter()
-                .filter(|one| one.deadline.is_none_or(|at| ends <= at));
+                .filter(|one| one.deadline.is_none_or(|at| ends + load.delivery <= at));
             good.extend(in_time.map(|_| ends.duration_since(start)));
             queue.finished(batch.ticket, ends, true);
         } else {
@@ -81,8 +102,10 @@ fn simulate(server: Server, load: &Load) -> Vec<Duration> {
         while running.is_none() {
             match queue.poll(next) {
                 Next::Run(batch) => {
-                    let ends = next
-                        + server.takes(batch.rows, (load.slowdown)(next.duration_since(start)));
+                    let took =
+                        server.takes(batch.rows, (load.slowdown)(next.duration_since(start)));
+                    let ends = next + took.mul_f64((load.noise)(batches));
+                    batches += 1;
                     running = Some((ends, batch));
                 }
                 Next::Expire(_) => {}
@@ -127,6 +150,8 @@ fn twice_the_load_keeps_the_capacity_as_goodput_at_any_limit_and_deadline() {
                     rate: 2.0 * server.capacity(1),
                     lasts: ms(3000),
                     slowdown: |_| 1,
+                    noise: quiet,
+                    delivery: Duration::ZERO,
                 };
                 let good = simulate(server, &load);
                 let share = goodput(&good, ms(500), ms(3000), server.capacity(1));
@@ -150,6 +175,8 @@ fn a_model_that_turns_three_times_slower_and_back_is_followed_within_a_second() 
         for deadline in [Some(ms(40)), Some(ms(100)), Some(ms(1000)), None] {
             for requests in [64, 4096] {
                 let load = Load {
+                    noise: quiet,
+                    delivery: Duration::ZERO,
                     requests,
                     deadline,
                     rate: 2.0 * server.capacity(1),
@@ -192,6 +219,8 @@ fn a_model_that_was_too_slow_for_every_deadline_is_tried_again() {
         max_rows: 8,
     };
     let load = Load {
+        noise: quiet,
+        delivery: Duration::ZERO,
         requests: 4096,
         deadline: Some(ms(20)),
         rate: 500.0,
@@ -222,6 +251,8 @@ fn below_capacity_nothing_is_refused_or_late() {
             rate,
             lasts: ms(3000),
             slowdown: |_| 1,
+            noise: quiet,
+            delivery: Duration::ZERO,
         };
         let good = simulate(server, &load);
         let share = goodput(&good, ms(500), ms(3000), rate);
@@ -230,5 +261,59 @@ fn below_capacity_nothing_is_refused_or_late() {
             "{share:.3} of what is offered at {:?} a row",
             server.each
         );
+    }
+}
+
+#[test]
+fn a_machine_that_others_use_too_still_answers_most_of_its_capacity_in_time() {
+    for server in SERVERS {
+        let load = |deadline, rate| Load {
+            requests: 4096,
+            deadline,
+            rate,
+            lasts: ms(6000),
+            slowdown: |_| 1,
+            noise: noisy,
+            delivery: ms(1),
+        };
+        let rate = 2.0 * server.capacity(1);
+        let all = simulate(server, &load(None, rate));
+        let capacity = goodput(&all, ms(500), ms(6000), 1.0);
+        for deadline in [ms(50), ms(100), ms(1000)] {
+            let good = simulate(server, &load(Some(deadline), rate));
+            let share = goodput(&good, ms(500), ms(6000), capacity);
+            println!("{deadline:?}, {:?} a row: {share:.3}", server.each);
+            assert!(
+                share >= 0.9,
+                "{share:.3} at {deadline:?}, {:?} a row",
+                server.each
+            );
+        }
+    }
+}
+
+/// The weights are what a run takes its time for: one row costs as much as thirty. Half of the deadline is hardly enough for
+/// a run of one, and that is no reason to run one at a time.
+#[test]
+fn batches_stay_large_where_a_single_row_takes_half_of_the_deadline() {
+    let server = Server {
+        fixed: us(9_900),
+        each: us(40),
+        max_rows: 64,
+    };
+    for slower in [1.0, 1.1] {
+        let load = Load {
+            requests: 4096,
+            deadline: Some(ms(20).div_f64(slower)),
+            rate: 2.0 * server.capacity(1),
+            lasts: ms(4000),
+            slowdown: |_| 1,
+            noise: quiet,
+            delivery: Duration::ZERO,
+        };
+        let good = simulate(server, &load);
+        let share = goodput(&good, ms(1000), ms(4000), server.capacity(1));
+        println!("{slower}: {share:.3}");
+        assert!(share >= 0.75, "{share:.3} at {slower}");
     }
 }
