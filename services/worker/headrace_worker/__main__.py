@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
@@ -16,7 +17,7 @@ from grpc_health.v1 import health_pb2_grpc
 from pydantic import ValidationError
 
 from headrace_batcher import WorkerFront
-from headrace_core import files, server
+from headrace_core import cpus, files, server
 from headrace_core import logging as logs
 from headrace_core.health import HealthServicer
 from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain, raise_file_limit
@@ -24,8 +25,8 @@ from headrace_core.registry import Announcer, ReplicaRecord
 from headrace_core.settings import explain, milliseconds, unknown_variables
 from headrace_protos.control.v1 import control_pb2, control_pb2_grpc
 from headrace_protos.inference import grpc_service_pb2, grpc_service_pb2_grpc
-from headrace_worker import cpus, polling
-from headrace_worker.loader import Loader
+from headrace_worker import polling
+from headrace_worker.loader import LOAD_THREAD, Loader
 from headrace_worker.loading import Defaults
 from headrace_worker.models import Models, State
 from headrace_worker.progress import Progress
@@ -54,10 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A thread that holds the interpreter gives it up after this long when another waits: batches run in several.
     sys.setswitchinterval(0.0005)
     try:
-        return asyncio.run(serve(settings))
+        status = asyncio.run(serve(settings))
     except OSError as error:
         log.error("can't start", extra={"detail": str(error)})  # noqa: TRY400 - one line says it all
         return 1
+    if any(one.name.startswith(LOAD_THREAD) for one in threading.enumerate()):
+        # The interpreter would wait for a load that nobody waits for any more, and that may take minutes.
+        log.info("leaving with a model half loaded")
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
 async def serve(settings: WorkerSettings) -> int:
@@ -101,6 +108,7 @@ async def _serve_on(
         front=front,
         defaults=Defaults(device=settings.device, instances=settings.instances, processors=cpus.available()),
         unload_limit=settings.unload_timeout,
+        hand_over=settings.drain_beat,
     )
     address = settings.advertise or front.address
 
@@ -180,7 +188,7 @@ async def _start_up(
     if settings.model_control == "poll":
         supervisor.start("polling", lambda: polling.follow(loader, every=settings.poll_interval))
     else:
-        supervisor.start("late copies", lambda: polling.finish(loader, every=settings.poll_interval))
+        supervisor.start("late copies", lambda: polling.take_up(loader, every=settings.poll_interval))
 
 
 def _serving(name: str, readiness: Readiness, models: Models, progress: Progress) -> bool | None:

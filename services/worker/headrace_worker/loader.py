@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final
@@ -22,6 +22,9 @@ from headrace_worker.repository import FoundModel, Repository, Settling, Version
 from headrace_worker.session import LoadFailed
 
 log: Final = logging.getLogger(__name__)
+
+LOAD_THREAD: Final = "load"
+"""How the names of the threads begin that load models."""
 
 _LOADS_AT_ONCE: Final = 2
 _SETTLE_LIMIT: Final = timedelta(seconds=5)
@@ -38,15 +41,18 @@ class Loader:
         front: Front,
         defaults: Defaults,
         unload_limit: timedelta,
+        hand_over: timedelta = timedelta(0),
     ) -> None:
+        """`hand_over` is how long a replaced version goes on serving, so that gateways send to the new one by then."""
         self._repository = repository
         self._models = models
         self._front = front
         self._defaults = defaults
         self._unload_limit = unload_limit
+        self._hand_over = hand_over
         self._locks: dict[str, asyncio.Lock] = {}
         self._operations: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix="load")
+        self._threads = ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix=LOAD_THREAD)
         self._settling = Settling()
         self._attempted: dict[str, str] = {}
         self._said: set[str] = set()
@@ -96,11 +102,11 @@ class Loader:
                 self._attempted.pop(name, None)
 
     def unfinished(self) -> list[str]:
-        """Models that couldn't be tried because their files were still being copied."""
+        """Models with a version that couldn't be tried because its files were still being copied."""
         return [one.name for one in self._models if one.state is State.LOADING and not self._busy(one.name)]
 
     async def close(self) -> None:
-        """Waits for nothing: loads in progress end with the process."""
+        """Waits for nothing: loads in progress end with the process, which must see to that (`LOAD_THREAD`)."""
         for task in self._operations:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -129,8 +135,11 @@ class Loader:
     async def _load(self, name: str, override: str) -> None:
         found = await asyncio.to_thread(self._repository.find, name)
         if found is None:
+            await self._forget_unserved(name, keep=())
             raise ModelNotFound(f"the repository has no model {name!r}")
         self.unloaded.discard(name)
+        # A copy that was waited for may have been taken away again.
+        await self._forget_unserved(name, keep=found.versions)
         try:
             configured = await asyncio.to_thread(loading.configure, found, override=override)
             wanted = configured.config.versions.choose(list(found.versions))
@@ -146,10 +155,17 @@ class Loader:
             if reason:
                 failures.append(f"version {version}: {reason}")
         self._attempted[name] = _look(found)
-        for old in self._models.versions(name):
-            # What served before goes only when everything that replaces it is there.
-            if old.version not in wanted and (not failures or old.state is State.FAILED):
-                await self._remove(old)
+        # What served before goes only when everything that replaces it is there.
+        replaced = [
+            old
+            for old in self._models.versions(name)
+            if old.version not in wanted and (not failures or old.state is State.FAILED)
+        ]
+        if any(old.loaded is not None for old in replaced):
+            # A gateway names the version when it passes a request on: some are under way to the old one.
+            await asyncio.sleep(self._hand_over.total_seconds())
+        for old in replaced:
+            await self._remove(old)
         if failures:
             raise ModelFailed(f"model {name!r}: " + "; ".join(failures))
 
@@ -209,6 +225,7 @@ class Loader:
             found = await asyncio.to_thread(self._repository.find, name)
             files = found.versions.get(version) if found is not None else None
             if files is None:
+                await self._forget_unserved(name, keep=found.versions if found is not None else ())
                 raise ModelNotFound(f"version {version} of model {name!r} went away")
             if self._settling.settled(files, wall=time.time(), now=time.monotonic()):
                 return files
@@ -217,6 +234,11 @@ class Loader:
                     self._models.put(Version(name, version, State.LOADING, "its files are still being copied"))
                 raise ModelLoading(f"version {version} of model {name!r} is still being copied")
             await asyncio.sleep(Settling.APART.total_seconds() * 1.05)
+
+    async def _forget_unserved(self, name: str, *, keep: Container[str]) -> None:
+        for version in self._models.versions(name):
+            if version.loaded is None and version.version not in keep:
+                await self._remove(version)
 
     async def _unload(self, name: str) -> None:
         for version in self._models.versions(name):

@@ -58,7 +58,8 @@ class WorkerSettings(Settings):
     drain_timeout: Duration = timedelta(seconds=30)
     """Longest that a stop waits for requests in flight."""
     drain_beat: Duration = timedelta(milliseconds=500)
-    """Between readiness going off and the port closing, so that balancers notice first."""
+    """Between readiness going off and the port closing, so that balancers notice first; and as long does a replaced
+    version go on serving, so that gateways send to the new one by then."""
     unload_timeout: Duration = timedelta(seconds=30)
     """Longest that an unload waits for the model's requests."""
     stuck_after: Duration = timedelta(seconds=60)

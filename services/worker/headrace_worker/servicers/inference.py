@@ -120,10 +120,11 @@ class InferenceServicer(rpc.GRPCInferenceServiceServicer):
         self, request: pb.RepositoryIndexRequest, _context: Context
     ) -> pb.RepositoryIndexResponse:
         _only_repository(request.repository_name)
+        # Looked up first: what is loaded while the folder is read must not fall between the two lists.
+        found = {} if request.ready else await asyncio.to_thread(self._repository.scan)
         entries = [describe.index_entry(one) for one in self._models]
         if not request.ready:
             known = {(one.name, one.version) for one in self._models}
-            found = await asyncio.to_thread(self._repository.scan)
             served = set(self._models.names())
             for name, model in found.items():
                 reason = "unloaded" if name in self._loader.unloaded else "not loaded"
