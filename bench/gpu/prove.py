@@ -29,7 +29,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from headrace_worker import cpus, loading
+from headrace_core import cpus
+from headrace_worker import loading
 from headrace_worker.cuda import CudaExecutor, runtime_library
 from headrace_worker.executor import Executor
 from headrace_worker.loading import Defaults, Loaded

@@ -59,7 +59,9 @@ class Client:
             )
         )
         self._metadata = tuple((metadata or {}).items())
-        self._channel = grpc.aio.insecure_channel(self.url, options=channel_options(max_message_bytes))
+        self._channel = grpc.aio.insecure_channel(
+            self.url, options=channel_options(max_message_bytes, address=self.url)
+        )
         self._stub = rpc.GRPCInferenceServiceStub(self._channel)
         self._closed = False
         self._pid = os.getpid()

@@ -6,9 +6,11 @@ The options, and why:
 - dead peers are noticed within 40 s while a call waits. Pings go out only then, and only two without data between
   them, so that servers with gRPC's strict defaults never answer with "too_many_pings";
 - after a refused connection gRPC dials again within 2 s, not after its usual 2 minutes;
+- a proxy that the environment names (`http_proxy`) is not asked for a server on this machine, which it can't reach;
 - gRPC takes no retry settings from DNS: what is repeated is decided in `headrace.retry`.
 """
 
+import ipaddress
 import os
 from typing import Final
 
@@ -46,9 +48,24 @@ def target(url: str | None) -> str:
     return address
 
 
-def channel_options(max_message_bytes: int) -> ChannelOptions:
-    """Options of a gRPC channel for messages up to `max_message_bytes` each way."""
+def is_local(address: str) -> bool:
+    """Whether the address that gRPC dials, as `target` gives it, is on this machine."""
+    scheme, separator, rest = address.partition(":")
+    if separator and scheme in {"unix", "unix-abstract"}:
+        return True
+    host = (rest if scheme in {"dns", "ipv4", "ipv6"} else address).rpartition("/")[2].rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def channel_options(max_message_bytes: int, *, address: str) -> ChannelOptions:
+    """Options of a gRPC channel to `address` for messages up to `max_message_bytes` each way."""
     return (
+        ("grpc.enable_http_proxy", int(not is_local(address))),
         ("grpc.max_send_message_length", max_message_bytes),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.keepalive_time_ms", 30_000),

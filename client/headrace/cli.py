@@ -11,6 +11,10 @@ import typer
 
 from headrace.commands import bench, check, down, infer, load, models, status, up
 from headrace.console import Commands
+from headrace_core.logging import stand_in_for_closed_streams
+
+# What follows asks standard output whether it is a terminal, and a script may have closed it.
+stand_in_for_closed_streams()
 
 app = typer.Typer(
     cls=Commands,

@@ -118,7 +118,11 @@ class Child:
             try:
                 code = await self._run_once()
             except OSError as problem:
-                raise StackProblem(f"{self.spec.name} cannot be started: {problem.strerror}.") from problem
+                if not self._ready.is_set():
+                    raise StackProblem(f"{self.spec.name} cannot be started: {problem.strerror}.") from problem
+                # Too many processes, or no memory for one, may be over soon.
+                self._log.say(f"{self.spec.name} cannot be started: {problem.strerror}", level="error")
+                code = 1
             if self._stopping.is_set():
                 return
             if not self._ready.is_set():

@@ -86,7 +86,12 @@ def take_down(state: StateDir, *, patience: timedelta, kill: bool, say: Callable
         _signal(record.pid)
         if kill:
             # Signals that arrive together count as one: the second goes when the first was heard.
-            while state.is_held() and (now := state.read()) is not None and now.phase != "stopping":
+            while (
+                state.is_held()
+                and (now := state.read()) is not None
+                and now.phase != "stopping"
+                and time.monotonic() < deadline
+            ):
                 time.sleep(_LOOK_EVERY_S)
             _signal(record.pid)
     while state.is_held():

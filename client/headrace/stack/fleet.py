@@ -35,10 +35,9 @@ class Fleet:
     """Connections to the workers and to the public address, kept open while the stack starts."""
 
     def __init__(self, *, public: str, workers: Sequence[str] = (), gateways: Sequence[str] = ()) -> None:
-        options = channel_options(DEFAULT_MAX_MESSAGE_BYTES)
-        self._public = grpc.aio.insecure_channel(public, options=options)
-        self._gateways = [grpc.aio.insecure_channel(address, options=options) for address in gateways]
-        self._workers = [grpc.aio.insecure_channel(address, options=options) for address in workers]
+        self._public = _channel(public)
+        self._gateways = [_channel(address) for address in gateways]
+        self._workers = [_channel(address) for address in workers]
 
     async def worker_models(self) -> list[list[Model]] | None:
         """The models of each worker in order, or None while one of them does not answer."""
@@ -87,6 +86,12 @@ class Fleet:
         """Closes the connections."""
         for channel in (self._public, *self._gateways, *self._workers):
             await channel.close(None)
+
+
+def _channel(address: str) -> grpc.aio.Channel:
+    # Every part of a stack is on this machine, whatever name its address has.
+    options = dict(channel_options(DEFAULT_MAX_MESSAGE_BYTES, address=address)) | {"grpc.enable_http_proxy": 0}
+    return grpc.aio.insecure_channel(address, options=tuple(options.items()))
 
 
 async def _index(channel: grpc.aio.Channel) -> list[Model] | None:

@@ -1,7 +1,6 @@
 """What a stack consists of: options in, programs with their arguments and environment out. Starts nothing."""
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Literal
 from headrace.stack.envoy import Address, EnvoySettings, render
 from headrace.stack.ports import Claim
 from headrace.stack.repository import Repository
+from headrace_core import cpus
 
 AccessLog = Literal["all", "errors", "off"]
 
@@ -132,6 +132,8 @@ def plan(
     """
     common = {
         "TMPDIR": str(run_dir),
+        # Where services would put their private sockets first: a killed one must leave nothing there.
+        "XDG_RUNTIME_DIR": str(run_dir),
         "PYTHONUNBUFFERED": "1",
     }
     nats_url = f"nats://{ports.nats}" if ports.nats else None
@@ -218,8 +220,8 @@ def _service(
 
 
 def _instances(workers: int) -> int:
-    """Instances a worker: 0 (as many as cores) when it is alone, else its share of the cores."""
-    return 0 if workers == 1 else max(1, (os.cpu_count() or 1) // workers)
+    """Instances a worker: 0 (as many as it has cores) when it is alone, else its share of ours."""
+    return 0 if workers == 1 else max(1, cpus.available() // workers)
 
 
 def _nats(program: Path, *, port: Claim, store: Path, run_dir: Path) -> ChildSpec:
@@ -257,7 +259,7 @@ def _envoy(program: Path, *, ports: Ports, admin: Claim, options: UpOptions, run
             "--config-path",
             str(config),
             "--concurrency",
-            str(max(1, min(4, (os.cpu_count() or 1) // 2))),
+            str(max(1, min(4, cpus.available() // 2))),
             # Without hot restart there is no shared memory to leave behind.
             "--disable-hot-restart",
             "--log-level",

@@ -36,6 +36,11 @@ def assemble(models: Sequence[Path], *, links: Path) -> Repository:
     links.mkdir(parents=True)
     for target in found.values():
         (links / target.name).symlink_to(target)
+        if target.is_file():
+            # Weights that are kept beside the model are looked for beside the link.
+            for beside in target.parent.iterdir():
+                if beside.name.startswith(target.name) and beside != target and beside.is_file():
+                    (links / beside.name).symlink_to(beside.resolve())
     return Repository(links, tuple(target if target.is_dir() else target.parent for target in found.values()))
 
 

@@ -6,6 +6,7 @@ The level can change at run time (`set_level`, the LogSettings RPC).
 
 import json
 import logging
+import os
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -18,8 +19,20 @@ _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 _COLOURS: Final = {logging.DEBUG: "2", logging.INFO: "36", logging.WARNING: "33", logging.ERROR: "31"}
 
 
+def stand_in_for_closed_streams() -> None:
+    """Gives a process that was started without standard output or error (`>&-`) something to write to.
+
+    Python has None there then. Call it before anything else opens a file: that file would get the free number, and
+    everything which a child process or a library writes to number 1 or 2.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for the process's whole life
+
+
 def configure(*, level: Level = "info", style: Format = "auto", stream: TextIO | None = None) -> None:
     """Sends everything to one stream (standard error unless told otherwise). Call once, first thing."""
+    stand_in_for_closed_streams()
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
     readable = style == "text" or (style == "auto" and target.isatty())

@@ -11,14 +11,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import nats
+from nats.aio.client import Client
 from nats.js.api import KeyValueConfig, StorageType
 from nats.js.errors import BadRequestError
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 log: Final = logging.getLogger(__name__)
 
@@ -55,7 +52,7 @@ class ReplicaRecord:
         return cls(id=read["id"], address=read["address"], models=tuple(str(name) for name in read.get("models", ())))
 
 
-async def connect(urls: Sequence[str], *, name: str) -> "Client":
+async def connect(urls: Sequence[str], *, name: str) -> Client:
     """A connection that never gives up: with NATS away it keeps dialling, at start too.
 
     It returns only once NATS is there, so await it in a background task.
@@ -70,13 +67,16 @@ async def connect(urls: Sequence[str], *, name: str) -> "Client":
             log.warning("NATS: trouble", extra={"detail": text})
 
     async def on_disconnect() -> None:
+        if connection.is_closed:
+            return  # by ourselves
         log.warning("NATS: connection lost, dialling again")
 
     async def on_reconnect() -> None:
         said.clear()
         log.info("NATS: connected again")
 
-    return await nats.connect(
+    connection = Client()
+    await connection.connect(
         servers=list(urls),
         name=name,
         max_reconnect_attempts=-1,
@@ -88,9 +88,10 @@ async def connect(urls: Sequence[str], *, name: str) -> "Client":
         disconnected_cb=on_disconnect,
         reconnected_cb=on_reconnect,
     )
+    return connection
 
 
-async def ensure_bucket(connection: "Client") -> Any:
+async def ensure_bucket(connection: Client) -> Any:
     """The bucket, made if it isn't there. Its expiries reach watchers as purges (a marker lives for two seconds)."""
     stream = connection.jetstream(timeout=2)
     config = KeyValueConfig(bucket=BUCKET, history=1, storage=StorageType.MEMORY, limit_marker_ttl=2.0)
@@ -107,14 +108,15 @@ class Announcer:
         self._urls = urls
         self._record = record
         self._connection: Client | None = None
+        self._withdrawn = False
 
     async def run(self) -> None:
-        """Announces until cancelled. Troubles with NATS are logged by the connection and waited out."""
+        """Announces until cancelled or withdrawn. Troubles with NATS are logged by the connection and waited out."""
         if self._connection is None:
             self._connection = await connect(self._urls, name=f"headrace worker {self._record().id}")
         connection = self._connection
         have_bucket, failing = False, False
-        while True:
+        while not self._withdrawn:
             try:
                 if not have_bucket:
                     await ensure_bucket(connection)
@@ -135,6 +137,7 @@ class Announcer:
 
     async def withdraw(self) -> None:
         """Removes the record, if NATS can be reached quickly. The lease ends it otherwise."""
+        self._withdrawn = True
         connection = self._connection
         if connection is None:
             return
@@ -147,7 +150,7 @@ class Announcer:
         except Exception as error:  # noqa: BLE001 - a drain must not fail on this
             log.info("the registry keeps this worker's record until its lease ends", extra={"detail": str(error)})
 
-    async def _renew(self, connection: "Client") -> None:
+    async def _renew(self, connection: Client) -> None:
         record = self._record()
         # nats-py's put() has no TTL: a raw publish to the bucket's subject is the same thing with one.
         await connection.jetstream(timeout=1).publish(

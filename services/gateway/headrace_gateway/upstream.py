@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import grpc
 import grpc.aio
 
-from headrace_core.errors import ForeignStatus, NoReplica, ServingError, WorkerLost, from_status
+from headrace_core.errors import DeadlineExceeded, ForeignStatus, NoReplica, ServingError, WorkerLost, from_status
 from headrace_gateway.fleet import Picture
 from headrace_protos.inference import grpc_service_pb2_grpc as rpc
 
@@ -93,6 +93,8 @@ def _translated(name: str, error: grpc.aio.AioRpcError) -> ServingError:
     # A status without our reason comes from gRPC itself: the connection, not the worker's mind.
     if isinstance(translated, ForeignStatus) and error.code() is grpc.StatusCode.UNAVAILABLE:
         return WorkerLost(f"worker {name} cannot be reached")
+    if isinstance(translated, ForeignStatus) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"worker {name} did not answer in time")
     return translated
 
 

@@ -63,6 +63,8 @@ class Watches:
         self._options = [
             # Channels to one address would share their dial pauses otherwise: a restarted worker is found at once.
             ("grpc.use_local_subchannel_pool", 1),
+            # Requests go to workers straight, so this does too, whatever `http_proxy` says.
+            ("grpc.enable_http_proxy", 0),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 1000),
             ("grpc.max_reconnect_backoff_ms", 1000),
@@ -127,6 +129,8 @@ class Watches:
                 async with asyncio.timeout(self._silence):
                     message = await call.read()
                 if not isinstance(message, control_pb2.WorkerState):
+                    # A worker that drains ends its streams, and would end the next one as soon.
+                    await asyncio.sleep(_SHORTEST_PAUSE_S)
                     return heard, "the stream ended"
                 heard = True
                 state = read_state(message)
@@ -147,5 +151,9 @@ class Watches:
             return False, f"silent for {self._silence:g} s"
         except grpc.aio.AioRpcError as error:
             return heard, f"{error.code().name}: {error.details()}"
+        except Exception as error:
+            # Whatever it is: a watch that ends would take its worker away for good.
+            log.exception("watching a worker failed", extra={"address": address})
+            return False, f"{type(error).__name__}: {error}"
         finally:
             call.cancel()

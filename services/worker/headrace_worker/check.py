@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace_core import cpus
 from headrace_core import logging as logs
-from headrace_worker import cpus, loading
+from headrace_worker import loading
 from headrace_worker.loading import Configured, Defaults, Loaded
 from headrace_worker.model_config import ConfigProblem
 from headrace_worker.repository import FoundModel, Repository

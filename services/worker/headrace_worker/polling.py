@@ -1,6 +1,7 @@
-"""`MODEL_CONTROL=poll`: looks at the model folder every so often. In the other modes: only until start-up is done.
+"""`MODEL_CONTROL=poll`: looks at the model folder every so often. In the other modes: only at what it waits for.
 
-A copy that is in progress at start is taken up once it is complete, in every mode.
+A model that was asked for while its files were being copied is taken up once they are complete, in every mode: until
+then it says LOADING, and something has to make that true.
 """
 
 import asyncio
@@ -28,11 +29,11 @@ async def follow(loader: Loader, *, every: timedelta) -> None:
             said = str(error)
 
 
-async def finish(loader: Loader, *, every: timedelta) -> None:
-    """Loads what was still being copied when the server started; returns when nothing is left."""
-    while waiting := loader.unfinished():
+async def take_up(loader: Loader, *, every: timedelta) -> None:
+    """Loads what was still being copied when it was asked for, at the start or by a call. Until cancelled."""
+    while True:
         await asyncio.sleep(every.total_seconds())
-        for name in waiting:
+        for name in loader.unfinished():
             try:
                 await loader.load(name)
             except ServingError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_worker import cpus
+from headrace_core import cpus
 
 
 @pytest.mark.parametrize(
