@@ -16,6 +16,10 @@ use crate::queue::BatchQueue;
 /// Cancelled entries are looked for in a full queue no more often than this.
 const SWEEP_EVERY: Duration = Duration::from_millis(1);
 
+/// An entry that would have to wait must be expected to need so much less than the time it has: at the very edge every delay
+/// makes somebody late whose run was work for nobody. It costs nothing, since others wait already.
+const CAUTION: f64 = 1.15;
+
 impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
     /// Queues an entry, or hands it back with the reason.
     ///
@@ -53,7 +57,7 @@ impl<T: Live, K: Clone + Eq + Hash> BatchQueue<T, K> {
         let late = if self.room.waiting().requests == 0 && self.has_idle_instance() {
             self.is_hopeless(&entry.key, entry.rows, left.mul_f64(1.25), now)
         } else {
-            estimated > left
+            estimated.mul_f64(CAUTION) > left
         };
         late.then_some(Refusal::CannotMeetDeadline { estimated, left })
     }

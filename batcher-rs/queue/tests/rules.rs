@@ -375,7 +375,7 @@ fn a_deadline_that_the_backlog_makes_impossible_is_refused_at_the_door() {
     push(
         &mut queue,
         support::Request {
-            deadline: Some(now + ms(111)),
+            deadline: Some(now + ms(127)),
             ..entry(98, now)
         },
         now,
