@@ -63,7 +63,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Of random requests and arrivals.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Load a model and report requests a second, latency, errors and the server's CPU time per request.
+    """Put a model under load and report requests a second, latency, errors and the server's CPU time per request.
 
     Without --rate the loop is closed: a new request starts when one ends. With it the loop is open, and latency counts
     from the moment when a request was due.

@@ -26,6 +26,10 @@ def check(
     path: Annotated[Path, typer.Argument(help="A repository folder, a model's folder or an .onnx file.")],
     *,
     device: Annotated[str, typer.Option(help="Where they would run: auto, cpu, cuda, cuda:N.")] = "auto",
+    allowed_roots: Annotated[
+        list[Path] | None,
+        typer.Option("--allowed-root", help="A folder outside that links may lead to. Repeat for more."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain every decision that a worker would make about these models, and every problem. Exit code 1 if one fails."""
@@ -36,7 +40,11 @@ def check(
             raise CommandProblem("checking models needs the worker: pip install 'headrace[worker]'")
     with working(f"checking {path}"):
         done = subprocess.run(
-            [sys.executable, "-m", "headrace_worker.check", "--device", device, str(path)],
+            [
+                *(sys.executable, "-m", "headrace_worker.check", "--device", device),
+                *(f"--allowed-root={root.expanduser().absolute()}" for root in allowed_roots or []),
+                *("--", str(path)),
+            ],
             capture_output=True,
             text=True,
             check=False,
@@ -58,9 +66,9 @@ def check(
 def _lines(report: dict[str, Any]) -> list[str]:
     text: list[str] = []
     for model in report.get("models", []):
-        verdict = model.get("problem") or (
-            f"serves version {', '.join(model['serves'])}" if model.get("serves") else "serves nothing"
-        )
+        failed = {one["version"] for one in model.get("versions", []) if one.get("problem")}
+        served = [version for version in model.get("serves", []) if version not in failed]
+        verdict = model.get("problem") or (f"serves version {', '.join(served)}" if served else "serves nothing")
         text.append(f"{model['name']}: {verdict}")
         for version in model.get("versions", []):
             text += _version_lines(version)
@@ -76,7 +84,7 @@ def _version_lines(version: dict[str, Any]) -> list[str]:
         return [f"  version {version['version']} fails: {version['problem']}"]
     batching = f"batches up to {version['max_batch_rows']} rows" if version.get("batching") else "does not batch"
     text = [
-        f"  version {version['version']}: {batching}, {version.get('instances', 0)} instances on {version.get('provider')}"
+        f"  version {version['version']}: {batching}, {_counted(version.get('instances', 0), 'instance')} on {version.get('provider')}"
     ]
     for kind in ("inputs", "outputs"):
         text += [
@@ -84,6 +92,13 @@ def _version_lines(version: dict[str, Any]) -> list[str]:
             + (f", batch axis {one['batch_axis']}" if one.get("batch_axis") is not None else "")
             for one in version.get(kind, [])
         ]
-    text += [f"    {rows} rows take {microseconds / 1000:.2f} ms" for rows, microseconds in version.get("costs_us", [])]
+    text += [
+        f"    {_counted(rows, 'row')}: {microseconds / 1000:.3g} ms"
+        for rows, microseconds in version.get("costs_us", [])
+    ]
     text += [f"    {note}" for note in version.get("notes", [])]
     return text
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

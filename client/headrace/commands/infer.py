@@ -75,8 +75,9 @@ def infer(
     timeout: Seconds = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a model once and print what it gives.
+    r"""Run a model once and print what it gives.
 
+    \b
     headrace infer tiny --input x='[[0.1, 0.2]]'
     headrace infer efficientnet --image coffee.png
     headrace infer minilm --text "A first sentence." --text "A second."

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 def up(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODELS…", help="Folders of models, single model folders or .onnx files."),
+        typer.Argument(metavar="MODELS", help="Folders of models, single model folders or .onnx files."),
     ],
     *,
     port: Annotated[
@@ -32,6 +32,10 @@ def up(
         bool, typer.Option("--nats/--no-nats", help="NATS for discovery and jobs, or a fixed list.")
     ] = True,
     device: Annotated[str, typer.Option(help="Where models run: auto, cpu, cuda, cuda:N.")] = "auto",
+    allowed_roots: Annotated[
+        list[Path] | None,
+        typer.Option("--allowed-root", help="A folder outside MODELS that links in them may lead to. Repeat for more."),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option("--state", help="Folder to keep the stack's state in. Default: a temporary one."),
@@ -71,6 +75,7 @@ def up(
         envoy=envoy,
         nats=nats,
         device=device,
+        allowed_roots=tuple(path.expanduser().absolute() for path in allowed_roots or []),
         log_level=log_level,
         access_log=cast("Literal['all', 'errors', 'off']", access_log),
     )

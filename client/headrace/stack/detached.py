@@ -5,9 +5,11 @@ not. Everything after that goes to `headrace.log` in the state folder.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -35,6 +37,19 @@ def launch(options: UpOptions, *, state: StateDir | None, json_logs: bool) -> tu
 
     Without `state` the stack gets a temporary folder, which it removes when it ends.
     """
+    # A script that gives up waiting ends this command with SIGTERM; it leaves as from Ctrl-C, below.
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        return _launch(options, state=state, json_logs=json_logs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _launch(options: UpOptions, *, state: StateDir | None, json_logs: bool) -> tuple[StackRecord, StateDir]:
     folder = state or make_temporary()
     command = [sys.executable, "-m", "headrace.stack.detached", str(folder.path)]
     flags = [*(["--json-logs"] if json_logs else []), *([] if state else ["--temporary"])]
@@ -48,8 +63,8 @@ def launch(options: UpOptions, *, state: StateDir | None, json_logs: bool) -> tu
             process.stdin.close()
             # Ends when the other side lets go of the pipe, which it does long before it ends itself.
             told = process.stdout.read()
-        except KeyboardInterrupt:
-            # Ctrl-C while it starts means the stack, not only this command; it is in a session of its own.
+        except (KeyboardInterrupt, SystemExit):
+            # To end this command while the stack starts means the stack too; it is in a session of its own.
             process.terminate()
             process.wait()
             raise

@@ -34,6 +34,8 @@ class UpOptions:
     """Without it the one gateway is the public door itself."""
     nats: bool = True
     """Without it the gateways know the workers from a fixed list."""
+    allowed_roots: tuple[Path, ...] = ()
+    """Folders outside MODELS that links in them may lead to."""
     log_level: str = "info"
     """Least level that is shown and that services log at."""
     access_log: AccessLog = "errors"
@@ -154,7 +156,7 @@ def plan(
                     **common,
                     "HEADRACE_WORKER_ID": f"worker-{number}",
                     "HEADRACE_WORKER_MODELS": str(repository.path),
-                    "HEADRACE_WORKER_ALLOWED_ROOTS": ",".join(map(str, repository.roots)),
+                    "HEADRACE_WORKER_ALLOWED_ROOTS": ",".join(map(str, (*repository.roots, *options.allowed_roots))),
                     "HEADRACE_WORKER_DEVICE": options.device,
                     "HEADRACE_WORKER_INSTANCES": str(_instances(options.workers)),
                     **({"HEADRACE_WORKER_NATS_URL": nats_url} if nats_url else {}),

@@ -47,7 +47,8 @@ def claim(host: str, *, port: int = 0) -> Claim:
                 if problem.errno == errno.EADDRINUSE:
                     raise PortTaken(errno.EADDRINUSE, f"port {port} is taken") from problem
                 raise
-            taken = tcp.getsockname()[1]
+            # Numeric from here on: Envoy takes no names.
+            address, taken = tcp.getsockname()[:2]
             name = _claim_name(taken)
         except PortTaken:
             tcp.close()
@@ -57,7 +58,7 @@ def claim(host: str, *, port: int = 0) -> Claim:
         except OSError:
             tcp.close()
             raise
-        return Claim(host, taken, [tcp, name] if name else [tcp])
+        return Claim(address, taken, [tcp, name] if name else [tcp])
     raise PortTaken(errno.EADDRINUSE, "no free port was found")
 
 

@@ -80,7 +80,7 @@ async def connect(urls: Sequence[str], *, name: str) -> Client:
         servers=list(urls),
         name=name,
         max_reconnect_attempts=-1,
-        reconnect_time_wait=0.5,
+        reconnect_time_wait=0.5,  # type: ignore[arg-type]  # seconds, which it sleeps
         connect_timeout=2,
         ping_interval=2,
         max_outstanding_pings=2,

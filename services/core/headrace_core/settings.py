@@ -21,8 +21,11 @@ _KUBERNETES: Final = re.compile(r".*(_SERVICE_(HOST|PORT.*)|_PORT(_\d+_(TCP|UDP|
 
 
 def parse_duration(value: Any) -> Any:
-    """Reads `250ms`, `30s`, `2m`, `1h`, or a bare number of seconds; leaves everything else to pydantic."""
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+    """Reads `250ms`, `30s`, `2m`, `1h`, or a bare number of seconds; what isn't text or a number is pydantic's."""
+    if isinstance(value, str):
+        match = _DURATION.fullmatch(value)
+        if match is None:
+            raise ValueError("no length of time: 250ms, 30s, 2m and 1h are")
         return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
     if isinstance(value, int | float):
         return timedelta(seconds=value)
@@ -101,5 +104,7 @@ def explain(error: ValidationError, *, settings: type[Settings]) -> list[str]:
             sentences.append(f"unknown setting {name}" + (f"; did you mean {meant}?" if meant else ""))
         else:
             flag = "--" + name.replace("_", "-")
-            sentences.append(f"{flag} ({prefix}{name.upper()}) is {one['input']!r}: {one['msg']}")
+            sentences.append(
+                f"{flag} ({prefix}{name.upper()}) is {one['input']!r}: {one['msg'].removeprefix('Value error, ')}"
+            )
     return sentences

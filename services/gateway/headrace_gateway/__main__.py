@@ -13,7 +13,6 @@ from typing import Final
 
 import pydantic
 from grpc_health.v1 import health_pb2_grpc
-from pydantic_settings import CliApp
 
 from headrace_batcher import GatewayFront
 from headrace_core import logging as core_logging
@@ -21,7 +20,7 @@ from headrace_core.files import write_ready_file
 from headrace_core.health import HealthServicer
 from headrace_core.lifecycle import Changes, Lifecycle, Readiness, Supervisor, drain, raise_file_limit
 from headrace_core.server import PrivateSocket, enable_reflection, make_server
-from headrace_core.settings import milliseconds, unknown_variables
+from headrace_core.settings import explain, milliseconds, unknown_variables
 from headrace_gateway.discovery import Discovery
 from headrace_gateway.fleet import Fleet
 from headrace_gateway.routes import Routes
@@ -38,10 +37,10 @@ log: Final = logging.getLogger("headrace_gateway")
 def main() -> None:
     """Reads the settings and serves until told to stop."""
     try:
-        settings = CliApp.run(GatewaySettings)
+        settings = GatewaySettings.from_arguments(sys.argv[1:])
     except pydantic.ValidationError as error:
-        for one in error.errors():
-            print(f"headrace-gateway: {'.'.join(map(str, one['loc']))}: {one['msg']}", file=sys.stderr)
+        for sentence in explain(error, settings=GatewaySettings):
+            print(f"headrace-gateway: {sentence}", file=sys.stderr)
         sys.exit(2)
     core_logging.configure(level=settings.log_level, style=settings.log_format)
     for sentence in unknown_variables(GatewaySettings, environ=os.environ):

@@ -74,7 +74,7 @@ async def serve(settings: WorkerSettings) -> int:
         OSError: the port, the socket or the model folder can't be had.
     """
     if not settings.models.is_dir():
-        raise NotADirectoryError(f"the model folder {settings.models} isn't there; set MODELS")
+        raise NotADirectoryError(f"the model folder {settings.models} isn't there; name one with --models")
     lifecycle = Lifecycle()
     lifecycle.catch_signals()
     socket = server.PrivateSocket(parent=settings.run_dir)

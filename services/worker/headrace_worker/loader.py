@@ -67,7 +67,8 @@ class Loader:
             ModelLoading: its files are still being copied.
             ModelFailed: it can't be loaded; the text says why. What served before still does.
         """
-        if await asyncio.to_thread(self._repository.find, name) is None:
+        known = self._models.get(name) is not None
+        if not known and await asyncio.to_thread(self._repository.find, name) is None:
             raise ModelNotFound(f"the repository has no model {name!r}")
         await self._exclusively(name, lambda: self._load(name, override))
 

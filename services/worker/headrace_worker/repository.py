@@ -114,7 +114,7 @@ class FoundModel:
 def is_model_name(name: str) -> bool:
     """Whether this can be a model's name: one plain path component. Names come from callers too."""
     return (
-        0 < len(os.fsencode(name)) <= 255
+        0 < len(os.fsencode(name)) <= 250  # file systems take 255, and `.onnx` may follow
         and not name.startswith(".")
         and "/" not in name
         and "\\" not in name
@@ -243,7 +243,9 @@ class Repository:
             if not stat.S_ISREG(looked.st_mode):
                 continue
             if not any(resolved.is_relative_to(root) for root in self._allowed):
-                problem = problem or f"{name} leads outside the allowed roots"
+                problem = (
+                    problem or f"{name} leads outside the allowed roots; allow the folder there with --allowed-root"
+                )
             linked = resolved if resolved != folder.resolve() / name else None
             stamps.append(FileStamp(name, looked.st_size, looked.st_mtime_ns, looked.st_ctime_ns, linked))
         return VersionFiles(model=model, version=version, path=path, files=tuple(stamps), problem=problem)

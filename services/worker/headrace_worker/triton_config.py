@@ -48,7 +48,8 @@ def read_json(text: str, *, model: str) -> Translated:
     try:
         message = json_format.Parse(text, pb.ModelConfig())
     except json_format.ParseError as error:
-        raise ConfigProblem(f"config: {error}") from error
+        # Protobuf goes on with the names of all fields there are.
+        raise ConfigProblem(f"config: {str(error).partition(' Available Fields')[0]}") from error
     return translate(message, model=model, source="config")
 
 

@@ -247,3 +247,12 @@ def test_a_refused_request_ends_a_bench_before_any_load(
     done = run("bench", "echo", "--url", server.url)
     assert done.exit_code == 1
     assert fake.configs == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], ["status", "--state", "/nowhere"]])
+def test_a_script_may_close_standard_output(server: EchoServer, arguments: list[str]) -> None:
+    line = 'exec "$@" >&-'
+    command = ["sh", "-c", line, "sh", sys.executable, "-m", "headrace", *arguments]
+    environment = os.environ | {"HEADRACE_URL": server.url}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (3 if "status" in arguments else 0, "")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headrace import NO_RETRIES, Client, InferRequest, errors
+from headrace.channel import is_local
 from tests.unit.client.echo_server import EchoServer, EchoService, answer
 
 ROW = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -372,3 +373,24 @@ def test_a_spawned_process_uses_a_client_of_its_own(server: EchoServer) -> None:
 def _ask_in_child(url: str) -> float:
     with Client(url) as client:
         return float(client.infer("echo", ROW)["y"].sum())
+
+
+def test_a_server_on_this_machine_is_never_asked_for_through_a_proxy(
+    server: EchoServer, nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{nobody}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with Client(server.url, timeout=10) as client:
+        assert client.server_live()
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/run/s", "ipv4:127.0.0.1:1", "dns:///localhost:1"]
+)
+def test_addresses_of_this_machine(address: str) -> None:
+    assert is_local(address)
+
+
+@pytest.mark.parametrize("address", ["example.org:1", "10.0.0.1:1", "dns:///example.org:1", "[fe80::1]:1"])
+def test_addresses_of_other_machines(address: str) -> None:
+    assert not is_local(address)

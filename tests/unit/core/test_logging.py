@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -47,3 +48,10 @@ def test_the_level_changes_at_run_time() -> None:
     assert "unheard" not in stream.getvalue()
     assert "heard" in stream.getvalue()
     assert logs.get_level() == "info"
+
+
+def test_a_process_without_standard_error_logs_to_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    logs.configure()
+    logging.getLogger("x").error("nobody hears this")
+    sys.stderr.close()

@@ -55,3 +55,11 @@ def test_settings_are_frozen() -> None:
     settings = Sample.from_arguments([])
     with pytest.raises(ValidationError):
         settings.size = 4
+
+
+def test_a_length_of_time_that_is_none_says_how_to_write_one() -> None:
+    with pytest.raises(ValidationError) as wrong:
+        Sample.from_arguments(["--drain-timeout", "soon"])
+    assert explain(wrong.value, settings=Sample) == [
+        "--drain-timeout (SAMPLE_DRAIN_TIMEOUT) is 'soon': no length of time: 250ms, 30s, 2m and 1h are"
+    ]

@@ -40,6 +40,7 @@ class FakeWorker(rpc.GRPCInferenceServiceServicer, control_pb2_grpc.WorkerServic
         self.mute = False
         self.queue_rows = 0
         self.draining = False
+        self.watched = 0
         self.address = ""
         self.changes = Changes()
         self.asked: list[object] = []
@@ -58,6 +59,7 @@ class FakeWorker(rpc.GRPCInferenceServiceServicer, control_pb2_grpc.WorkerServic
             await self._server.stop(None)
 
     async def Watch(self, request, context):
+        self.watched += 1
         while True:
             seen = self.changes.generation
             if not self.mute:
@@ -73,6 +75,8 @@ class FakeWorker(rpc.GRPCInferenceServiceServicer, control_pb2_grpc.WorkerServic
                         for name, state in self.models.items()
                     ],
                 )
+            if self.draining:
+                return
             await self.changes.beyond(seen, at_most=timedelta(seconds=0.2))
 
     async def ServerMetadata(self, request, context):

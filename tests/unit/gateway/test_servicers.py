@@ -1,10 +1,13 @@
 """The slow RPCs over real gRPC, in front of two small workers."""
 
+from time import monotonic
+
 import grpc
 import grpc.aio
 import pytest
 
 from headrace_core.errors import ModelFailed, ModelNotFound, StateConflict, from_status
+from headrace_gateway.upstream import _translated
 from headrace_protos.inference import grpc_service_pb2 as pb
 from tests.unit.gateway.conftest import until
 
@@ -32,6 +35,24 @@ async def test_a_worker_that_is_gone_is_out_at_once_and_found_again_at_its_addre
     assert (await gateway.stub.ModelReady(pb.ModelReadyRequest(name="a"))).ready
     await one.start(one.address)
     await until(lambda: set(gateway.routes.picture().replicas) == {"w1", "w2"})
+
+
+async def test_a_worker_that_drains_and_ends_its_streams_is_not_asked_over_and_over(gateway, workers):
+    one, _ = workers
+    await gateway.know(one)
+    watched = one.watched
+    one.draining = True
+    one.changes.note()
+    await until(lambda: one.watched >= watched + 3)
+    started = monotonic()
+    await until(lambda: one.watched >= watched + 6)
+    assert monotonic() - started > 0.2
+
+
+def test_a_worker_that_does_not_answer_in_time_is_named_with_a_reason():
+    late = grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata(), "late")
+    error = _translated("w2", late)
+    assert (error.reason, error.message) == ("DEADLINE_EXCEEDED", "worker w2 did not answer in time")
 
 
 async def test_what_waits_at_a_worker_counts_when_a_replica_is_chosen(gateway, workers):

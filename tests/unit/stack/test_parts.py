@@ -12,6 +12,7 @@ import pytest
 from headrace.stack import tools
 from headrace.stack.backoff import Backoff
 from headrace.stack.logs import Lines, LogWriter, RollingFile, Text, as_json, entry
+from headrace.stack.plan import Ports, Programs, UpOptions, plan
 from headrace.stack.ports import PortTaken, claim
 from headrace.stack.problem import StackProblem, UsageProblem
 from headrace.stack.repository import Repository, assemble
@@ -30,6 +31,12 @@ def test_a_claimed_port_can_be_listened_on_but_not_claimed_twice():
     finally:
         ours.close()
     claim("127.0.0.1", port=ours.port).close()
+
+
+def test_a_host_by_name_is_claimed_as_the_number_that_every_program_takes():
+    ours = claim("localhost")
+    ours.close()
+    assert ours.host == "127.0.0.1"
 
 
 def test_a_port_that_somebody_listens_on_is_taken():
@@ -170,6 +177,31 @@ def test_models_named_one_by_one_become_one_repository(tmp_path: Path):
     links = repository.path
     assert sorted(path.name for path in links.iterdir()) == ["a", "b", "fraud.onnx"]
     assert (links / "a" / "1" / "model.onnx").exists()
+
+
+def test_weights_beside_a_single_file_come_with_it(tmp_path: Path):
+    single = model(tmp_path / "x" / "net.onnx")
+    model(tmp_path / "x" / "net.onnx.data")
+    model(tmp_path / "x" / "other.onnx")
+    links = assemble([single], links=tmp_path / "links").path
+    assert sorted(path.name for path in links.iterdir()) == ["net.onnx", "net.onnx.data"]
+
+
+def test_services_keep_their_temporary_files_and_sockets_in_the_stack_s_folder(tmp_path: Path):
+    ports = Ports(public=claim("127.0.0.1"), workers=(claim("127.0.0.1"),))
+    try:
+        tiers = plan(
+            UpOptions(models=(), envoy=False, nats=False),
+            programs=Programs(),
+            ports=ports,
+            repository=Repository(tmp_path),
+            nats_dir=tmp_path / "nats",
+            run_dir=tmp_path,
+        )
+    finally:
+        ports.close()
+    for spec in (one for tier in tiers for one in tier):
+        assert {spec.env["TMPDIR"], spec.env["XDG_RUNTIME_DIR"]} == {str(tmp_path)}
 
 
 @pytest.mark.parametrize(

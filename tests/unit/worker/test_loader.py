@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace_core.errors import ModelFailed, ModelNotFound
+from headrace_core.errors import ModelFailed, ModelLoading, ModelNotFound
 from headrace_core.lifecycle import Changes
+from headrace_worker import polling
 from headrace_worker.loader import Loader
 from headrace_worker.models import Models, State
 from headrace_worker.repository import Repository
@@ -164,6 +165,25 @@ async def test_a_copy_in_progress_is_waited_for_and_never_a_sticky_failure(house
         while house.states() != {"6": State.READY}:
             await house.loader.follow()
             await asyncio.sleep(0.05)
+
+
+async def test_a_copy_that_a_call_did_not_wait_for_is_taken_up_or_forgotten(
+    house: House, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace_worker.loader._SETTLE_LIMIT", timedelta(0))
+    for name in ("comes", "goes"):
+        quick(zoo.root, name)
+        path = zoo.add(f"{name}/1")
+        (path.parent / "model.onnx_data.part").touch()
+        with pytest.raises(ModelLoading):
+            await house.loader.load(name)
+        assert house.states(name) == {"1": State.LOADING}
+    (zoo.root / "comes" / "1" / "model.onnx_data.part").unlink()
+    aged(zoo.root / "comes" / "1" / "model.onnx")
+    shutil.rmtree(zoo.root / "goes")
+    watching = asyncio.create_task(polling.take_up(house.loader, every=timedelta(milliseconds=10)))
+    await house.until(lambda: house.states("comes") == {"1": State.READY} and house.states("goes") == {})
+    watching.cancel()
 
 
 async def test_a_poll_does_not_repeat_a_failure_until_the_files_change(house: House, zoo: Zoo) -> None:
