@@ -271,6 +271,12 @@ class Client:
                     failed = errors.from_rpc_error(error, url=self.url)
                     failed.__cause__ = error
                     step = flow.throw(failed)
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    if self._closed and task is not None and not task.cancelling():
+                        # gRPC's word for a closed channel; to our caller it would mean that its task was cancelled.
+                        raise errors.Cancelled("the client was closed") from None
+                    raise
                 else:
                     step = flow.send(reply)
         except StopIteration as done:

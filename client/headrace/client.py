@@ -305,6 +305,10 @@ class Client:
                     failed = errors.from_rpc_error(error, url=self.url)
                     failed.__cause__ = error
                     step = flow.throw(failed)
+                except ValueError:
+                    # What gRPC raises where another thread has closed the channel meanwhile.
+                    self._check_usable()
+                    raise
                 else:
                     step = flow.send(reply)
         except StopIteration as done:

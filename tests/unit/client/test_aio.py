@@ -132,3 +132,22 @@ async def test_everything_else_answers_too(client: aio.Client) -> None:
     await client.close()
     with pytest.raises(RuntimeError, match="closed"):
         await client.server_live()
+
+
+async def test_closing_fails_calls_in_flight_and_does_not_cancel_the_tasks_that_wait(server: EchoServer) -> None:
+    # The server has a loop of its own: plain thread events cross over.
+    import threading
+
+    began = threading.Event()
+
+    async def hang(context: grpc.aio.ServicerContext) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    server.service.script.append(hang)
+    client = aio.Client(server.url, timeout=10)
+    waiting = asyncio.create_task(client.infer("echo", ROW))
+    await asyncio.to_thread(began.wait, 10)
+    await client.close()
+    with pytest.raises(errors.Cancelled, match="closed"):
+        await waiting
