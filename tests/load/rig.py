@@ -23,11 +23,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import grpc
 import psutil
 
 from headrace.stack import tools
 from headrace.stack.envoy import Address, EnvoySettings, render
 from headrace.stack.ports import Claim, claim
+from headrace_protos.inference import grpc_service_pb2 as pb
+from headrace_protos.inference import grpc_service_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -114,7 +117,19 @@ class Rig:
         """A gateway with a fixed list of workers."""
         command = [sys.executable, "-m", "headrace_gateway"]
         given = {"replicas": ",".join(replicas), "listen": listen, "drain_beat": "0.3s", **settings}
-        return self._start("gateway", command, _environment("GATEWAY", given))
+        started = self._start("gateway", command, _environment("GATEWAY", given))
+        # Ready means that it answers; what its workers have it hears a moment later.
+        with grpc.insecure_channel(started.address) as link:
+            models = rpc.GRPCInferenceServiceStub(link)
+            wait_until(
+                lambda: any(
+                    one.state == "READY"
+                    for one in models.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=5).models
+                ),
+                "the gateway has heard of a model",
+                process=started,
+            )
+        return started
 
     def envoy(self, gateways: Sequence[str], **settings: Any) -> Process:
         """Envoy as `headrace up` configures it; ready when it sees every gateway as healthy."""

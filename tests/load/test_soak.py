@@ -189,7 +189,7 @@ async def _soak(folder: Path, *, warm: float, seconds: float, samples: int) -> N
 
 
 async def test_a_slice_of_mixed_load_ends_well(tmp_path: Path) -> None:
-    await _soak(tmp_path, warm=4, seconds=8, samples=4)
+    await _soak(tmp_path, warm=2, seconds=4, samples=4)
 
 
 @pytest.mark.slow
