@@ -55,14 +55,19 @@ async def serve(settings: GatewaySettings) -> int:
     lifecycle.catch_signals()
     socket = PrivateSocket()
     try:
-        front = GatewayFront(_front_config(settings, fallback=socket.target))
-    except (OSError, ValueError) as error:
+        try:
+            front = GatewayFront(_front_config(settings, fallback=socket.target))
+        except (OSError, ValueError) as error:
+            log.error(  # noqa: TRY400 - the address is what matters
+                "cannot listen", extra={"address": settings.listen, "detail": str(error)}
+            )
+            return 1
+        return await _serve_on(front, settings, lifecycle, socket)
+    finally:
         socket.close()
-        log.error(  # noqa: TRY400 - the address is what matters
-            "cannot listen", extra={"address": settings.listen, "detail": str(error)}
-        )
-        return 1
 
+
+async def _serve_on(front: GatewayFront, settings: GatewaySettings, lifecycle: Lifecycle, socket: PrivateSocket) -> int:
     changes = Changes()
     readiness = Readiness(changes=changes)
     fleet = Fleet(static=settings.replicas, remember=settings.remember)
@@ -103,15 +108,21 @@ async def serve(settings: GatewaySettings) -> int:
         tasks.start("discovery", discovery.run)
     readiness.start()
     log.info("serving", extra={"address": front.address, "static": len(settings.replicas), "nats": bool(discovery)})
+    status = 0
     if settings.ready_file is not None:
-        write_ready_file(settings.ready_file, address=front.address)
+        try:
+            write_ready_file(settings.ready_file, address=front.address)
+        except OSError as error:
+            # Whoever asked for it would wait for ever.
+            log.error("cannot write the ready file; stopping", extra={"detail": str(error)})  # noqa: TRY400
+            lifecycle.stop_requested.set()
+            status = 1
 
     async def finish() -> None:
         await tasks.close()
         await watches.close()
         await server.stop(1.0)
-        front.stop()
-        socket.close()
+        await asyncio.to_thread(front.stop)
         if settings.ready_file is not None:
             settings.ready_file.unlink(missing_ok=True)
 
@@ -124,7 +135,7 @@ async def serve(settings: GatewaySettings) -> int:
         finish=finish,
         limit=settings.drain_timeout,
     )
-    return 0
+    return status
 
 
 async def _forget(fleet: Fleet, routes: Routes) -> None:
