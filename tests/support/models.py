@@ -43,7 +43,8 @@ DATATYPES = {
 WIDE = 1_310_720
 """Columns of `wide`'s output: 5 MiB of FP32."""
 ENCODER_WIDTH = 8
-LONGEST_MS = 20_000.0
+LEAST_MS, LONGEST_MS = 0.2, 20_000.0
+"""Bounds of what `slow` works. A run of no work at all would make a nonsense of the cost of others."""
 
 
 def build(root: Path, *names: str) -> Path:
@@ -313,7 +314,7 @@ def _looping(turns_per_unit: float) -> onnx.ModelProto:
         "one": np.array([1], np.int64),
         "axis": np.array([1], np.int64),
         "rate": np.float32(turns_per_unit),
-        "least": np.float32(0),
+        "least": np.float32(LEAST_MS * turns_per_unit),
         "limit": np.float32(LONGEST_MS * turns_per_unit),
         "go": np.array(True),
         "start": np.eye(_SIDE, dtype=np.float32),
@@ -339,7 +340,7 @@ def _turns_per_millisecond() -> float:
 
 _ON = "batching: on\n"
 # One batch at a time, and few rows in it, so that tests know who waits for whom.
-_ONE = "instances: 1\nmax_batch_rows: 8\nbatching: on\nqueue: {learn_costs: false}\n"
+_ONE = "instances: 1\nmax_batch_rows: 8\nbatching: on\nqueue: {learn_costs: false}\nexamples: {x: [0, 0, 0, 0]}\n"
 
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     # y = x over rows of four, in each datatype.
@@ -377,6 +378,6 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "wide": (_wide, "batching: off\ninstances: 1\n"),
     # As many milliseconds as the first column says; `slow_ten` takes one request at a time and lets ten wait (V16).
     "slow": (_slow, _ONE),
-    "slow_ten": (_slow, "instances: 1\nbatching: off\nqueue: {max_queue_requests: 10}\n"),
+    "slow_ten": (_slow, "instances: 1\nbatching: off\nqueue: {max_queue_requests: 10}\nexamples: {x: [0, 0, 0, 0]}\n"),
 }
 """Each model's maker and its `model.yaml`."""
