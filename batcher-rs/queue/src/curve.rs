@@ -165,11 +165,7 @@ impl Curve {
         let per_row = took.as_nanos().max(1) as f64 / f64::from(rows.max(1));
         let index = bucket(rows).min(self.buckets.len() - 1);
         let at = self.buckets[index];
-        if at.samples == 0 {
-            // A guess gives way to the first measurement.
-            self.buckets[index].per_row = per_row;
-            self.residuals = [0.0; 3];
-        } else {
+        if at.known() {
             let off = (per_row / at.per_row)
                 .ln()
                 .clamp(-LARGEST_STEP, LARGEST_STEP);
@@ -183,11 +179,14 @@ impl Curve {
             if moved {
                 gain = gain.max(MOVED_GAIN);
             }
-            if at.seen < self.samples.saturating_sub(STALE) {
-                gain = gain.max(STALE_GAIN);
+            // A guess weighs as much as one measurement would: the very first batch may be the hiccup.
+            if at.samples == 0 || at.seen < self.samples.saturating_sub(STALE) {
+                gain = STALE_GAIN;
             }
             self.buckets[index].per_row *= (gain * off).exp();
             self.spread = 0.9 * self.spread + 0.1 * off.abs();
+        } else {
+            self.buckets[index].per_row = per_row;
         }
         self.samples = self.samples.saturating_add(1);
         self.buckets[index].samples = at.samples.saturating_add(1);

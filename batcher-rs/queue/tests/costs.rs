@@ -248,3 +248,27 @@ fn estimates_for_sizes_that_do_not_run_stay_where_they_are() {
         "{before:?} became {after:?}"
     );
 }
+
+#[test]
+fn a_first_batch_that_takes_a_thousand_times_too_long_refuses_nobody_who_can_be_served() {
+    let mut now = Instant::now();
+    let mut queue = Queue::new(Policy {
+        max_batch_rows: 8,
+        ..Policy::default()
+    });
+    for (rows, micros) in [(1, 20), (2, 22), (4, 25), (8, 30)] {
+        queue.seed_cost(rows, us(micros));
+    }
+    push(&mut queue, entry(0, now), now);
+    let batch = support::run(&mut queue, now);
+    now += ms(40);
+    queue.finished(batch.ticket, now, true);
+    now += ms(1);
+    for id in 1..=8 {
+        let hurried = support::Request {
+            deadline: Some(now + ms(20)),
+            ..entry(id, now)
+        };
+        push(&mut queue, hurried, now);
+    }
+}
