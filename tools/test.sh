@@ -29,7 +29,7 @@ summary=()
 part "Lint" tools/lint.sh
 part "Rust tests" rust_tests
 part "Interop environments" tools/interop.sh
-part "Python tests" .venv/bin/python -m pytest -q
+part "Python tests" .venv/bin/python -m pytest -q -m "not slow"  # make soak runs those
 
 say "" && printf '%s\n' "${summary[@]}"
 if [ ${#failed[@]} -gt 0 ]; then
