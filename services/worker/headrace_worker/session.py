@@ -9,6 +9,7 @@ import functools
 import io
 import logging
 import mmap
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+
+# ONNX Runtime would keep a device id and a database of events in the user's cache folder. It reads this when it is imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
