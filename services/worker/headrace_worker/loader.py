@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Final
 
-from headrace_core.errors import ModelFailed, ModelLoading, ModelNotFound, ServingError
+from headrace_core.errors import InvalidParameter, ModelFailed, ModelLoading, ModelNotFound, ServingError
 from headrace_worker import loading
 from headrace_worker.loading import Configured, Defaults, Loaded
 from headrace_worker.model_config import ConfigProblem
@@ -145,6 +145,9 @@ class Loader:
             configured = await asyncio.to_thread(loading.configure, found, override=override)
             wanted = configured.config.versions.choose(list(found.versions))
         except ConfigProblem as error:
+            if override:
+                # The caller's mistake says nothing about the model.
+                raise InvalidParameter(f"the parameter 'config' of this load: {error}") from error
             self._attempted[name] = _look(found)
             raise self._refused(name, max(found.versions, key=int, default="1"), str(error)) from error
         if not wanted:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace_core.errors import ModelFailed, ModelLoading, ModelNotFound
+from headrace_core.errors import InvalidParameter, ModelFailed, ModelLoading, ModelNotFound
 from headrace_core.lifecycle import Changes
 from headrace_worker import polling
 from headrace_worker.loader import Loader
@@ -147,6 +147,15 @@ async def test_an_override_holds_until_the_next_load(house: House, zoo: Zoo) -> 
     assert len(executors) == 2
     await house.loader.load("m")
     assert house.front.installed["m", "1"][0]["max_rows"] == 1
+
+
+async def test_a_bad_override_is_the_callers_mistake_and_changes_nothing(house: House, zoo: Zoo) -> None:
+    quick(zoo.root)
+    aged(zoo.matrix("m/1", 64))
+    await house.loader.load("m")
+    with pytest.raises(InvalidParameter, match="'config' of this load"):
+        await house.loader.load("m", override='{"max_batch_size": ')
+    assert house.states() == {"1": State.READY}
 
 
 async def test_a_copy_in_progress_is_waited_for_and_never_a_sticky_failure(house: House, zoo: Zoo) -> None:
